@@ -79,6 +79,8 @@ RENAMED = {
     "cri_loss": "value_loss",
     "average reward score": "score_mean",
     "average_reward": "reward_mean",
+    "reward_avg": "reward_mean",
+    "rewards_avg": "reward_mean",
     "reward/std": "reward_std",
     "rewards/std": "reward_std",
     "actor_loss": "policy_loss",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -64,24 +65,38 @@ def _values(history: History) -> int:
 
 
 def _printed(path: Path, body: Mapping[str, Any], notes: list[str], table: History | None) -> History | None:
-    """What cells printed of a training; what cannot be judged counts only if there is no table."""
-    lines = [line for text in _outputs(body, "text") for line in text.splitlines()]
-    try:
-        return read_printed(path, lines, notes) or read_script_lines(path, lines, notes)
-    except UsageError:
-        if table is None:
-            raise
-        return None
+    """The fullest training that a cell printed; what cannot be judged counts only if there is nothing else."""
+    found: list[History] = []
+    refused: UsageError | None = None
+    for cell in _mappings(body["cells"]):
+        lines = [line for text in _of_cell(cell, "text") for line in text.splitlines()]
+        try:
+            history = read_printed(path, lines, notes) or read_script_lines(path, lines, notes)
+        except UsageError as error:
+            refused = error
+        else:
+            found += [history] if history else []
+    if refused and not found and table is None:
+        raise refused
+    fullest = max(found, key=_values, default=None)
+    if fullest is None or len(found) == 1:
+        return fullest
+    return replace(fullest, notes=(f"the fullest of {len(found)} trainings that its cells printed", *fullest.notes))
 
 
 def _outputs(body: Mapping[str, Any], kind: str) -> Iterator[str]:
-    """The outputs of one kind, `text` being what cells printed."""
+    """The outputs of one kind of all cells."""
     for cell in _mappings(body["cells"]):
-        for output in _mappings(cell.get("outputs")):
-            holder = output if kind == "text" else output.get("data")
-            found = holder.get(kind) if isinstance(holder, Mapping) else None
-            if isinstance(found, str | list):
-                yield found if isinstance(found, str) else "".join(map(str, found))
+        yield from _of_cell(cell, kind)
+
+
+def _of_cell(cell: Mapping[str, Any], kind: str) -> Iterator[str]:
+    """A cell's outputs of one kind, `text` being what it printed."""
+    for output in _mappings(cell.get("outputs")):
+        holder = output if kind == "text" else output.get("data")
+        found = holder.get(kind) if isinstance(holder, Mapping) else None
+        if isinstance(found, str | list):
+            yield found if isinstance(found, str) else "".join(map(str, found))
 
 
 def _mappings(values: Any) -> Iterator[Mapping[str, Any]]:

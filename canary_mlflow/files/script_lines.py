@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +18,8 @@ from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
 from canary_mlflow.files.names import ROUNDED, is_canonical, name_of_column, step_column
 
 _LEARNED = {"loss", "policy_loss", "reward_mean", "score_mean", "reward_margin"}
-LEAST = 12  # lines; fewer are a report rather than a log
+LEAST = 5  # lines; fewer are a report rather than a log
+_ENOUGH = 12  # lines of a training of its own; epochs that begin again sooner are PPO's passes over a batch
 _LONGEST = 2000  # characters of a line
 _WORDS = 3  # in a name, such as "Avg Response Len"
 _BACK = 60  # characters before the last of them in which the others are looked for
@@ -26,6 +28,7 @@ _PAIR = re.compile(
 )
 _BAR = re.compile(r"\| {0,9}(\d+)/\d+ \[")  # tqdm's count; its bar is drawn again and again with the values of before
 _STEP = re.compile(r"\b(?:step|iteration|iter|update)s?\b[ :=#\[]{0,3}(\d+)", re.IGNORECASE)
+_EPOCH = re.compile(r"\bepoch\b[ :=#\[]{0,3}(\d+)", re.IGNORECASE)
 _APART = re.compile(r"[][,|;()]| - ")  # ends what stands before a name
 # Words of a name that make no other metric of it.
 _PASSED = {"avg", "average", "mean", "batch", "current", "running", "training"}
@@ -33,12 +36,33 @@ _PASSED = {"avg", "average", "mean", "batch", "current", "running", "training"}
 
 class _Line(NamedTuple):
     number: int  # among the lines that say anything
+    epoch: int | None
     step: int | None
     pairs: dict[str, float]
 
 
 def read_script_lines(path: Path, lines: Iterable[str], notes: list[str]) -> History | None:
-    """The rows of the form that occurs most often; None if no form does so often enough."""
+    """The longest training of the form that occurs most often; None if no form does so often enough."""
+    forms = _forms(path, lines)
+    learned = [rows for names, rows in forms.items() if not _LEARNED.isdisjoint(map(name_of_column, names))]
+    form = max(learned, key=lambda one: (len(one), bool(_steps(one))), default=[])
+    if len(form) < LEAST:
+        return None
+    longest = max(_trainings(form), key=len)
+    rows = longest if len(longest) >= _ENOUGH else form
+    told = _joined(rows, form, [other for other in forms.values() if other is not form])
+    notes = [*notes, f"read from {len(rows):,} lines with {', '.join(told[0])}"[:150]]
+    if len(rows) < len(form):
+        notes.append(f"the longest of {len(_trainings(form))} trainings: their epochs begin again")
+    steps = _steps(rows)
+    columns = Columns(path, row_word="line")
+    for number, row in enumerate(told, 1):
+        columns.add({"step": steps[number - 1] if steps else number, **dict(_known(row))}, number)
+    return history_of(columns, "printed", notes if steps else [*notes, "without steps: the lines are numbered"])
+
+
+def _forms(path: Path, lines: Iterable[str]) -> dict[tuple[str, ...], list[_Line]]:
+    """The lines by the names in them."""
     forms: dict[tuple[str, ...], list[_Line]] = {}
     for number, (line, pairs) in enumerate(_telling(lines), 1):
         if number > MAX_ROWS:
@@ -46,19 +70,22 @@ def read_script_lines(path: Path, lines: Iterable[str], notes: list[str]) -> His
         rows = forms.setdefault(tuple(pairs), [])
         bar = _BAR.search(line)
         if not (bar and rows and rows[-1].pairs == pairs):
-            step = bar or _STEP.search(line)
-            rows.append(_Line(number, int(step[1]) if step else None, pairs))
-    learned = [rows for names, rows in forms.items() if not _LEARNED.isdisjoint(map(name_of_column, names))]
-    rows = max(learned, key=lambda form: (len(form), bool(_steps(form))), default=[])
-    if len(rows) < LEAST:
-        return None
-    steps = _steps(rows)
-    told = _joined(rows, [form for form in forms.values() if form is not rows])
-    notes = [*notes, f"read from {len(rows):,} lines with {', '.join(told[0])}"[:150]]
-    columns = Columns(path, row_word="line")
-    for number, row in enumerate(told, 1):
-        columns.add({"step": steps[number - 1] if steps else number, **dict(_known(row))}, number)
-    return history_of(columns, "printed", notes if steps else [*notes, "without steps: the lines are numbered"])
+            rows.append(_Line(number, _count(_EPOCH.search(line)), _count(bar or _STEP.search(line)), pairs))
+    return forms
+
+
+def _count(found: re.Match[str] | None) -> int | None:
+    return int(found[1]) if found else None
+
+
+def _trainings(rows: list[_Line]) -> list[list[_Line]]:
+    """The rows of each training: a new one begins where the epoch goes back to the first."""
+    found = [rows[:1]]
+    for before, row in pairwise(rows):
+        if row.epoch is not None and row.epoch == rows[0].epoch and before.epoch not in (None, row.epoch):
+            found.append([])
+        found[-1].append(row)
+    return found
 
 
 def _telling(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, float]]]:
@@ -69,10 +96,15 @@ def _telling(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, float]]]:
             yield line, pairs
 
 
-def _joined(rows: list[_Line], others: list[list[_Line]]) -> list[dict[str, float]]:
+def _joined(rows: list[_Line], form: list[_Line], others: list[list[_Line]]) -> list[dict[str, float]]:
     """What each row says, with what a line of another form says that stands once between any two of them."""
     told = [dict(row.pairs) for row in rows]
-    for other in others:
+    after = max((row.number for row in form if row.number < rows[0].number), default=0)
+    before = min((row.number for row in form if row.number > rows[-1].number), default=MAX_ROWS + 1)
+    for lines in others:
+        other = [line for line in lines if after < line.number < before]
+        if not other:
+            continue
         first, second = (rows, other) if rows[0].number < other[0].number else (other, rows)
         if len(first) - len(second) in (0, 1) and _alternate(first, second):
             for row, line in zip(told, other, strict=False):
@@ -88,9 +120,9 @@ def _alternate(first: list[_Line], second: list[_Line]) -> bool:
 
 
 def _steps(rows: list[_Line]) -> list[int]:
-    """The steps that the lines say; none if one lacks it, or they begin again with each epoch."""
+    """The steps that the lines say; none if one lacks it, or they begin again with each epoch, or say its length."""
     steps = [row.step for row in rows if row.step is not None]
-    return steps if len(steps) == len(rows) and steps == sorted(steps) else []
+    return steps if len(steps) == len(rows) and steps == sorted(steps) and steps[0] < steps[-1] else []
 
 
 def _pairs(line: str) -> dict[str, float]:

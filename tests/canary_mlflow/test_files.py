@@ -273,6 +273,17 @@ def test_a_row_that_takes_several_lines_is_one(tmp_path: Path) -> None:
     assert len(values(last_lost, "score_mean")) == len(values(last_lost, "value_loss")) - 1
 
 
+def test_trainings_that_a_script_printed_one_after_the_other_are_not_one(tmp_path: Path) -> None:
+    """The epochs tell them apart, unless they are PPO's few passes over each batch."""
+    form = "Epoch {0}: DPO loss = {1}\n"
+    body = "".join(form.format(at % 20, 3 - at % 20 / 10) for at in range(35))
+    history = read_history(write(tmp_path, "sweep.log", "seed=1\n" + body))
+    assert values(history, "loss") == [3 - at / 10 for at in range(20)]
+    assert history.notes[1] == "the longest of 2 trainings: their epochs begin again"
+    passes = "".join(form.format(1 + at % 4, at) for at in range(16))
+    assert values(read_history(write(tmp_path, "ppo.log", "starts\n" + passes)), "loss") == list(range(16))
+
+
 def notebook(*outputs: dict[str, object]) -> str:
     return json.dumps({"cells": [{"outputs": [output]} for output in outputs], "metadata": {}, "nbformat": 4}, indent=1)
 
@@ -295,6 +306,10 @@ def test_a_notebook_in_which_a_model_was_trained_is_read(tmp_path: Path) -> None
     assert history.notes[0] == "a table of a notebook, the fullest of 2"
     printed = {"text": [f"{{'loss': {at}, 'epoch': {at}}}\n" for at in range(5)]}
     assert values(read_history(write(tmp_path, "b.ipynb", notebook(short, printed))), "loss") == [0, 1, 2, 3, 4]
+    cells = [{"text": "".join(f"loss: {at / 2}\n" for at in range(of))} for of in (6, 9, 7)]
+    history = read_history(write(tmp_path, "e.ipynb", notebook(*cells)))
+    assert values(history, "loss") == [at / 2 for at in range(9)], "cells are trainings of their own"
+    assert history.notes[0] == "the fullest of 3 trainings that its cells printed"
     excerpt = shown(("", "step", "loss", "kl"), (0, 0, 3, 1), ("...",) * 4, (99, 99, 1, 1))
     assert values(read_history(write(tmp_path, "d.ipynb", notebook(excerpt, short))), "loss") == [9.0]
     with pytest.raises(UsageError, match="a notebook without the output of a training that can be read; expected"):
