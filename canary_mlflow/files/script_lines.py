@@ -5,6 +5,8 @@ one of them a loss or a reward. A row may take several lines, as DeepSpeed-Chat'
 from __future__ import annotations
 
 import re
+from bisect import bisect
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import pairwise
@@ -20,6 +22,7 @@ from canary_mlflow.files.names import ROUNDED, is_canonical, name_of_column, ste
 _LEARNED = {"loss", "policy_loss", "reward_mean", "score_mean", "reward_margin"}
 LEAST = 5  # lines; fewer are a report rather than a log
 _ENOUGH = 12  # lines of a training of its own; epochs that begin again sooner are PPO's passes over a batch
+_NEARLY = 0.9  # of the rows: now and then a terminal mixes two lines
 _LONGEST = 2000  # characters of a line
 _WORDS = 3  # in a name, such as "Avg Response Len"
 _BACK = 60  # characters before the last of them in which the others are looked for
@@ -45,19 +48,20 @@ def read_script_lines(path: Path, lines: Iterable[str], notes: list[str]) -> His
     """The longest training of the form that occurs most often; None if no form does so often enough."""
     forms = _forms(path, lines)
     learned = [rows for names, rows in forms.items() if not _LEARNED.isdisjoint(map(name_of_column, names))]
-    form = max(learned, key=lambda one: (len(one), bool(_steps(one))), default=[])
+    form = _usual(learned)
     if len(form) < LEAST:
         return None
-    longest = max(_trainings(form), key=len)
+    form = _joined(form, forms.values())
+    trainings = _trainings(form)
+    longest = max(trainings, key=len)
     rows = longest if len(longest) >= _ENOUGH else form
-    told = _joined(rows, form, [other for other in forms.values() if other is not form])
-    notes = [*notes, f"read from {len(rows):,} lines with {', '.join(told[0])}"[:150]]
+    notes = [*notes, f"read from {len(rows):,} lines with {', '.join(rows[0].pairs)}"[:150]]
     if len(rows) < len(form):
-        notes.append(f"the longest of {len(_trainings(form))} trainings: their epochs begin again")
+        notes.append(f"the longest of {len(trainings)} trainings: their epochs begin again")
     steps = _steps(rows)
     columns = Columns(path, row_word="line")
-    for number, row in enumerate(told, 1):
-        columns.add({"step": steps[number - 1] if steps else number, **dict(_known(row))}, number)
+    for number, row in enumerate(rows, 1):
+        columns.add({"step": steps[number - 1] if steps else number, **dict(_known(row.pairs))}, number)
     return history_of(columns, "printed", notes if steps else [*notes, "without steps: the lines are numbered"])
 
 
@@ -72,6 +76,13 @@ def _forms(path: Path, lines: Iterable[str]) -> dict[tuple[str, ...], list[_Line
         if not (bar and rows and rows[-1].pairs == pairs):
             rows.append(_Line(number, _count(_EPOCH.search(line)), _count(bar or _STEP.search(line)), pairs))
     return forms
+
+
+def _usual(forms: list[list[_Line]]) -> list[_Line]:
+    """The form that occurs most often, or nearly, and says its steps."""
+    most = max(map(len, forms), default=0)
+    usual = (form for form in forms if len(form) >= _NEARLY * most)
+    return max(usual, key=lambda form: (bool(_steps(form)), len(form)), default=[])
 
 
 def _count(found: re.Match[str] | None) -> int | None:
@@ -96,27 +107,18 @@ def _telling(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, float]]]:
             yield line, pairs
 
 
-def _joined(rows: list[_Line], form: list[_Line], others: list[list[_Line]]) -> list[dict[str, float]]:
-    """What each row says, with what a line of another form says that stands once between any two of them."""
-    told = [dict(row.pairs) for row in rows]
-    after = max((row.number for row in form if row.number < rows[0].number), default=0)
-    before = min((row.number for row in form if row.number > rows[-1].number), default=MAX_ROWS + 1)
-    for lines in others:
-        other = [line for line in lines if after < line.number < before]
-        if not other:
-            continue
-        first, second = (rows, other) if rows[0].number < other[0].number else (other, rows)
-        if len(first) - len(second) in (0, 1) and _alternate(first, second):
-            for row, line in zip(told, other, strict=False):
-                row.update({name: value for name, value in line.pairs.items() if name not in row})
-    return told
-
-
-def _alternate(first: list[_Line], second: list[_Line]) -> bool:
-    """Whether a line of the second form follows each of the first, except the last one perhaps."""
-    return all(one.number < two.number for one, two in zip(first, second, strict=False)) and all(
-        two.number < one.number for two, one in zip(second, first[1:], strict=False)
-    )
+def _joined(rows: list[_Line], forms: Iterable[list[_Line]]) -> list[_Line]:
+    """The rows, with what the lines of another form say that stand beside nearly each of them, one each: below or above
+    it, as the first one does."""
+    numbers = [row.number for row in rows]
+    for other in forms:
+        above = int(other[0].number < numbers[0])
+        beside = [bisect(numbers, line.number) - 1 + above for line in other]
+        times = Counter(beside)
+        if other[0].pairs.keys() != rows[0].pairs.keys() and list(times.values()).count(1) >= _NEARLY * len(rows):
+            told = {at: line.pairs for at, line in zip(beside, other, strict=True)}
+            rows = [row._replace(pairs=row.pairs | told.get(at, {})) for at, row in enumerate(rows)]
+    return rows
 
 
 def _steps(rows: list[_Line]) -> list[int]:

@@ -269,6 +269,8 @@ def test_a_row_that_takes_several_lines_is_one(tmp_path: Path) -> None:
     assert values(history, "score_mean") == [at + 0.5 for at in range(12, 24)]
     assert history.series["policy_loss"].steps.tolist() == list(range(12, 24))
     assert "loss" not in history.series
+    mixed = body.replace("|cri_loss: 1.0", "|cri_lo[INFO] step=20", 1)
+    assert len(values(read_history(write(tmp_path, "mixed.log", mixed)), "score_mean")) == 11
     last_lost = read_history(write(tmp_path, "cut.log", body[: body.rindex("average")]))
     assert len(values(last_lost, "score_mean")) == len(values(last_lost, "value_loss")) - 1
 
