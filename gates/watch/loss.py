@@ -21,6 +21,7 @@ _MEMORY = 100  # rows over which noise is averaged
 # then, make three high medians in a row, so only a fourth one tells anything new.
 _CONFIRM = 4
 _FEW_ROWS = 1.5  # standard deviations more than later: the first rows tell little about them
+_WANDERS = 3.0  # times as far as independent rows tell may a level wander of which nothing else is known yet
 _JUMP = 5.0  # a single jump counts as at most this many times the noise
 _EARLY = 3  # rows before which a run cannot have blown up
 _HALF_ABOVE, _DOUBLE, _RISE = 1.5, 2.0, 0.05  # factors and nats by which a loss must be above its beginning
@@ -139,7 +140,7 @@ class GainLost:
             return None
         return self._judge(min(list(self._recent)[-2:]), self._noise.sd)
 
-    def _judge(self, level: float, error: float | None) -> Finding | None:
+    def _judge(self, level: float, error: float) -> Finding | None:
         """What it means that the series stands at this level. `error`: the level's standard deviation."""
         rules, fall = self._rules, level - self._past
         if not error or fall <= max(rules.floor, rules.lost * (self._first - self._past)):
@@ -159,16 +160,17 @@ class GainLost:
             turns = self._turns = self._turns + 1
             self._wobble += (new.popleft() - self._wobble) / (turns if turns < _MEMORY else _MEMORY)
 
-    def _wandering(self) -> float | None:
-        """Standard deviation of the level of a series that goes nowhere; None if it is too early to tell.
+    def _wandering(self) -> float:
+        """Standard deviation of the level of a series that goes nowhere.
 
         Rows are not independent, so an estimate from neighbours is too small. While the level has not turned, it is the
-        shorter window's, scaled.
+        shorter window's, scaled, and while that has not either, a multiple of the estimate from neighbours.
         """
         if self._turns:
             return max(self.error, self._wobble * (1 + 3 / self._turns))  # few turns estimate it badly
-        error = self._shorter._wandering() if self._shorter is not None else None
-        return error * self._share / self._shorter._share if error is not None and self._shorter is not None else None
+        if self._shorter is None:
+            return _WANDERS * self.error
+        return self._shorter._wandering() * self._share / self._shorter._share
 
     def _seen(self, level: float) -> str:
         return self._course(self._first, f"fell to {figure(self._past)}, is now at", level)

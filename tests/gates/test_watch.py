@@ -314,6 +314,20 @@ def test_a_collapse_in_a_short_run_is_critical_before_it_ends() -> None:
     assert sum(critical) >= 15
 
 
+def test_a_collapse_in_the_first_rows_is_seen_before_the_level_has_turned() -> None:
+    """As in two public PPO runs, whose answers shrink to a token from row 22 on."""
+    path = [-0.6 if row < 22 else max(-0.6 - (row - 22) / 45, -0.9) for row in range(59)]
+    critical = []
+    for seed in range(20):
+        noise = np.random.default_rng(seed).normal(0, 0.045, 59)
+        steady = watch(rewarded(np.full(59, -0.6) + noise), algo="ppo")
+        assert steady.verdict == "healthy"
+        critical.append(
+            any(one[1] == "CRITICAL" and one[0] < 50 for one in said(watch(rewarded(path + noise), algo="ppo")))
+        )
+    assert sum(critical) >= 15
+
+
 MARGINS = """
     .00 .00 .01 .15 .14 .24 -.36 .36 .09 .01 .44 -.25 .36 .57 .17 1.19 .61 1.28 .80 1.08 .70 1.38 .94 1.33 .39 .97
     2.01 1.07 1.19 .75 .74 1.91 1.23 1.12 2.07 2.00 3.02 1.94 .92 1.73 1.05 .63 1.94 1.61 1.88 2.94 2.03 3.18 2.41
