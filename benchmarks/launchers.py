@@ -1,17 +1,20 @@
-"""What an engine adds: the same smoke runs on this machine and on a Ray cluster of two nodes, and by submitit.
+"""What an engine adds: the same smoke runs on this machine, on a Ray cluster of two nodes, by submitit, and on Slurm.
 
-    python benchmarks/launchers.py FOLDER [--algo sft] [--rounds 3] [--only ray submitit] [--write docs/clusters.md]
+    python benchmarks/launchers.py FOLDER [--algo sft] [--rounds 3] [--only ray submitit slurm]
+                                   [--write docs/clusters.md]
 
 The engines take turns, each with a store, in which a session without an engine first makes a champion. Ray runs
-sessions; its cluster stands before. submitit runs sweeps, one job per seed, one after the other, beside Hydra's own
-launcher (`sweep`). What Ray or submitit needs must be installed. Exits with 1 if an engine's verdicts or losses differ
-from those without one. The last line is one JSON object.
+sessions; its cluster stands before. submitit and Slurm run sweeps, one job per seed, one after the other, beside
+Hydra's own launcher (`sweep`). Slurm's cluster, with this machine as its only node, stands before, and each job gets
+all its cores. What Ray or submitit needs must be installed; without Slurm's daemons its row is left out. Exits with 1
+if an engine's verdicts or losses differ from those without one. The last line is one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
@@ -22,7 +25,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks"), str(ROOT / "tests")]
 
-from ray_cluster import nodes  # noqa: E402  # the path is set above
+import slurm_cluster  # noqa: E402  # the path is set above
+from ray_cluster import nodes  # noqa: E402
 from sessions import runs_of, train  # noqa: E402
 
 BEGIN, END = "<!-- launchers: begin -->", "<!-- launchers: end -->"
@@ -31,16 +35,22 @@ ENGINES = {
     "ray": "the same, `launcher=ray`",
     "sweep": "a sweep over its seeds",
     "submitit": "the same, `hydra/launcher=submitit_local`",
+    "slurm": "the same, `hydra/launcher=submitit_slurm`",
 }
-WITHOUT = {"ray": "here", "submitit": "sweep"}
-SWEEP = ["--multirun", "seed=0,1,2", "hydra.sweeper.max_batch_size=1"]
+WITHOUT = {"ray": "here", "submitit": "sweep", "slurm": "sweep"}
+SEEDS = ["--multirun", "seed=0,1,2"]
+ONE_BY_ONE = "hydra.sweeper.max_batch_size=1"
 
 
 def words_of(engine: str, stack: ExitStack) -> list[str]:
-    """The words that choose the engine; Ray's cluster lives as long as the stack."""
+    """The words that choose the engine; a cluster lives as long as the stack."""
     if engine == "ray":
         return ["launcher=ray", f"launcher.address={stack.enter_context(nodes()).address}"]
-    own = {"sweep": SWEEP, "submitit": [*SWEEP, "hydra/launcher=submitit_local"]}
+    if engine == "slurm":
+        os.environ |= stack.enter_context(slurm_cluster.cluster()).environment
+        asked = [f"partition={slurm_cluster.PARTITION}", f"cpus_per_task={slurm_cluster.CORES}"]
+        return [*SEEDS, "hydra/launcher=submitit_slurm", *(f"hydra.launcher.{one}" for one in asked)]
+    own = {"sweep": [*SEEDS, ONE_BY_ONE], "submitit": [*SEEDS, ONE_BY_ONE, "hydra/launcher=submitit_local"]}
     return own.get(engine, [])
 
 
@@ -71,6 +81,9 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=ENGINES, default=list(ENGINES))
     parser.add_argument("--write", type=Path)
     given = parser.parse_args()
+    if "slurm" in given.only and (why := slurm_cluster.lacking()):
+        print(f"slurm is left out: {why}", file=sys.stderr)
+        given.only.remove("slurm")
     wanted = {"here", *given.only, *(WITHOUT[engine] for engine in given.only if engine in WITHOUT)}
     engines = [engine for engine in ENGINES if engine in wanted]
     seconds: dict[str, list[float]] = {engine: [] for engine in engines}

@@ -1,7 +1,7 @@
 """A fake of Slurm's commands, for tests: one partition, and each job a group of processes of this machine.
 
-It knows what submitit asks of `sbatch`, `srun`, `sacct` and `scancel`, and nothing more. It keeps each submission
-script and each job's state in its folder.
+It knows what submitit and we ask of `sbatch`, `srun`, `sacct`, `squeue` and `scancel`, and nothing more. It keeps each
+submission script and each job's state in its folder.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import shlex
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 PARTITION = "canaries"
-COMMANDS = ("sbatch", "srun", "sacct", "scancel")
-FOLDER, LOST = "FAKE_SLURM", "FAKE_SLURM_LOST"  # in the environment: its folder, and a job whose node is lost at once
+COMMANDS = ("sbatch", "srun", "sacct", "squeue", "scancel")
+# In the environment: its folder, a job whose node is lost at once, and the commands that do not answer.
+FOLDER, LOST, SILENT = "FAKE_SLURM", "FAKE_SLURM_LOST", "FAKE_SLURM_SILENT"
 
 
 def install(folder: Path) -> dict[str, str]:
@@ -94,12 +96,22 @@ def srun(*words: str) -> int:
     os.execvp(command[0], command)
 
 
-def sacct(place: Path) -> int:
+def sacct(place: Path, *words: str) -> int:
     """The states of all jobs."""
-    jobs = {path.stem for kind in ("pid", "ended") for path in place.glob(f"*.{kind}")}
     sys.stdout.write("JobID|State|NodeList\n")
-    sys.stdout.writelines(f"{job}|{state(place, job)}|here\n" for job in sorted(jobs))
+    sys.stdout.writelines(f"{job}|{state(place, job)}|here\n" for job in known(place))
     return 0
+
+
+def squeue(place: Path, *words: str) -> int:
+    """The same, in the columns that we ask for."""
+    assert words[-1] == "--format=%i|%T|%r"
+    sys.stdout.writelines(f"{job}|{state(place, job)}|None\n" for job in known(place))
+    return 0
+
+
+def known(place: Path) -> list[str]:
+    return sorted({path.stem for kind in ("pid", "ended") for path in place.glob(f"*.{kind}")})
 
 
 def state(place: Path, job: str) -> str:
@@ -112,16 +124,21 @@ def state(place: Path, job: str) -> str:
     return "RUNNING" if Path("/proc", (place / f"{job}.pid").read_text()).exists() else "NODE_FAIL"
 
 
-def scancel(place: Path, job: str) -> int:
-    """Ask a job's processes to end."""
-    (place / f"{job}.cancelled").touch()
-    os.killpg(int((place / f"{job}.pid").read_text()), signal.SIGTERM)
+def scancel(place: Path, quiet: str, *jobs: str) -> int:
+    """Ask the processes of jobs to end."""
+    assert quiet == "--quiet"
+    for job in jobs:
+        (place / f"{job}.cancelled").touch()
+        with suppress(OSError):  # it is over
+            os.killpg(int((place / f"{job}.pid").read_text()), signal.SIGTERM)
     return 0
 
 
 if __name__ == "__main__":
     name, *given = sys.argv[1:]
     here = Path(os.environ[FOLDER])
+    if name in os.environ.get(SILENT, "").split():
+        sys.exit(f"{name}: error: no connection")
     if name == "srun":
         sys.exit(srun(*given))
-    sys.exit({"sbatch": sbatch, "scancel": scancel}[name](here, *given) if name != "sacct" else sacct(here))
+    sys.exit({"sbatch": sbatch, "scancel": scancel, "sacct": sacct, "squeue": squeue}[name](here, *given))

@@ -60,6 +60,7 @@ def _run(argv: list[str]) -> int:
     if line.informs:
         _with_hydra(argv)
         return 0
+    submitting.refuse_copies()
     for job in jobs:
         submitting.check(job.launcher, job.launcher_keys, job.config, multirun=line.multirun)
         preflight(job.config, here=job.launcher in submitting.HERE and job.config.launcher.name == "local")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from canary_mlflow.tracking import gpus
+from canary_mlflow.tracking.fingerprint import usable_cores
 from training.config import HardwareConfig
 from training.errors import SetupError
 from training.peers import world
@@ -57,10 +59,12 @@ def cards_in_sight(hardware: Mapping[str, Any]) -> Sequence[str]:
 
 def check(hardware: HardwareConfig, parallel: str = "ddp") -> None:
     """Raise SetupError for what this machine lacks, as far as can be seen without importing torch."""
-    cores = os.cpu_count() or 1
+    cores = usable_cores()
     _check_ranks(hardware, parallel, cores)
     if hardware.threads > cores:
-        raise SetupError(f"hardware.threads is {hardware.threads}; expected at most {cores}, the cores of this machine")
+        raise SetupError(
+            f"hardware.threads is {hardware.threads}; expected at most {cores}, the cores that this process may use"
+        )
     if hardware.device == "cuda" and (why := _no_gpu()):
         raise SetupError(f"hardware.device is cuda, but {why}; expected a GPU that torch can use; or use hardware=cpu")
 
@@ -81,7 +85,7 @@ def _check_ranks(hardware: HardwareConfig, parallel: str, cores: int) -> None:
     if lacking and count * hardware.threads > cores:
         raise SetupError(
             f"hardware.ranks is {count} with {hardware.threads} threads each; expected at most {cores} in all, the "
-            "cores of this machine"
+            "cores that this process may use"
         )
 
 
@@ -135,9 +139,7 @@ def memory(kind: str) -> int | None:
     if kind == "cpu":
         import psutil
 
-        free = int(psutil.virtual_memory().available)
-        limits = (_control_group(name) for name in ("memory.max", "memory/memory.limit_in_bytes"))
-        return min([free, *(limit for limit in limits if limit)])
+        return min([int(psutil.virtual_memory().available), *memory_limits()])
     with gpus.driver() as nvml:
         try:
             names = gpus.visible(nvml) if nvml is not None else ()
@@ -146,9 +148,22 @@ def memory(kind: str) -> int | None:
             return None
 
 
-def _control_group(name: str) -> int | None:
+def memory_limits(own: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> Iterator[int]:
+    """The limits, in bytes, of this process's control group and of those around it. A container sees its own as the
+    root; a batch system's, such as Slurm's for a job, lie deeper."""
+    with suppress(OSError):
+        for line in own.read_text().splitlines():
+            _, kinds, group = line.split(":", 2)
+            top, name = (root, "memory.max") if not kinds else (root / kinds, "memory.limit_in_bytes")
+            if kinds in ("", "memory"):
+                place = top / group.strip("/")
+                around = [each for each in (place, *place.parents) if each.is_relative_to(top)]
+                yield from filter(None, (_number(each / name) for each in around))
+
+
+def _number(path: Path) -> int | None:
     try:
-        text = Path("/sys/fs/cgroup", name).read_text().strip()
+        text = path.read_text().strip()
     except OSError:
         return None
     return int(text) if text.isdigit() else None

@@ -28,8 +28,7 @@ def preflight(config: CanaryConfig, *, here: bool = True) -> None:
         configured()
     ask(config.notify.entry(), Path("."), dict(os.environ))
     if here:
-        devices.check(config.hardware, config.parallel.name)
-        config.algo.check_machine(config.hardware)
+        check_machine(config)
     adapters.check(config.adapter)
     quantization.check(config.quantization, config.adapter)
     memory.check(config)
@@ -41,6 +40,12 @@ def preflight(config: CanaryConfig, *, here: bool = True) -> None:
             models.refuse_own_code(reward_folder(reward.path or ""), "algo.reward.path")
         if reward.kind == "function":
             own_reward.source_file(reward.path or "")
+
+
+def check_machine(config: CanaryConfig) -> None:
+    """Raise SetupError for what this machine, or what a batch system grants of it, lacks."""
+    devices.check(config.hardware, config.parallel.name)
+    config.algo.check_machine(config.hardware)
 
 
 def check_signer(config: CanaryConfig) -> None:

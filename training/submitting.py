@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +34,10 @@ HERE = ("basic", "joblib", LOCAL)  # Hydra's launchers whose jobs run on this ma
 TOOLS = ("sbatch", "srun", "sacct", "scancel")
 CONTROLLER = "submitit.local._local"  # the module of the process that runs a job on this machine
 GRACE = 40.0  # seconds that a job has to end its runs and record that
+EARLY = 60  # seconds that Slurm may send a signal before it is due
+TASKS = "SLURM_STEP_NUM_TASKS"  # in the environment of what `srun` started
+RESTARTS = "SLURM_RESTART_COUNT"  # in the environment of a job that Slurm has started again
+NEVER_AGAIN = "++hydra.launcher.additional_parameters.no-requeue=true"  # Slurm itself starts lost jobs again
 
 Jobs = Callable[[Sequence[str]], object]
 """A function that lets Hydra run the jobs that a command line asks for."""
@@ -58,15 +63,43 @@ def check(launcher: str, keys: Mapping[str, Any], config: CanaryConfig, *, multi
             f"hydra.launcher.max_num_timeout is {keys['max_num_timeout']}; expected 0: no run resumes after its "
             "time is up; set hydra.launcher.timeout_min"
         )
-    if launcher == SLURM and (lacking := [tool for tool in TOOLS if shutil.which(tool) is None]):
-        raise UsageError(
-            f"hydra/launcher={SLURM}: there is no {' and no '.join(lacking)} here; expected a machine that submits to "
-            f"Slurm; hydra/launcher={LOCAL} runs the jobs on this one"
-        )
+    if launcher == SLURM:
+        _check_slurm(keys)
     if launcher == LOCAL and not keys["gpus_per_node"] and devices.cards_in_sight(vars(config.hardware)):
         raise UsageError(
             f"hydra/launcher={LOCAL} hides this machine's GPUs from its jobs; expected hydra.launcher.gpus_per_node=1, "
             "or hardware=cpu"
+        )
+
+
+def _check_slurm(keys: Mapping[str, Any]) -> None:
+    if lacking := [tool for tool in TOOLS if shutil.which(tool) is None]:
+        raise UsageError(
+            f"hydra/launcher={SLURM}: there is no {' and no '.join(lacking)} here; expected a machine that submits to "
+            f"Slurm; hydra/launcher={LOCAL} runs the jobs on this one"
+        )
+    if keys["additional_parameters"].get("requeue"):
+        raise UsageError(
+            "hydra.launcher.additional_parameters.requeue is true, and no run can resume; expected no such key: a job "
+            "that is lost is missed, and the others are judged"
+        )
+    if os.environ.get("SBATCH_EXPORT", "").upper() in ("NONE", "NIL"):
+        raise UsageError("SBATCH_EXPORT is NONE, and jobs need this environment; expected ALL: unset SBATCH_EXPORT")
+    minutes, delay = keys["timeout_min"], keys["signal_delay_s"]
+    if minutes * 60 <= delay + EARLY:
+        raise UsageError(
+            f"hydra.launcher.timeout_min is {minutes}, and Slurm ends a job {delay} s before its time is up "
+            f"(hydra.launcher.signal_delay_s), or up to a minute earlier; expected at least {(delay + EARLY) // 60 + 1}"
+        )
+
+
+def refuse_copies() -> None:
+    """Raise UsageError in one of several tasks that `srun` started with the same command."""
+    tasks = os.environ.get(TASKS, "1")
+    if tasks not in ("0", "1"):
+        raise UsageError(
+            f"srun started this command as {tasks} tasks, and each would make the same runs; expected one: srun "
+            "--ntasks=1; hardware.ranks trains a run with several processes"
         )
 
 
@@ -86,38 +119,48 @@ def submitted(launcher: str, jobs: Jobs) -> Jobs:
         return jobs
 
     def run(argv: Sequence[str]) -> object:
-        with _kept():
-            return jobs(argv)
+        if launcher != SLURM:
+            with _kept():
+                return jobs(argv)
+        from training import slurm
+
+        with slurm.watched(_say), slurm.outside_of_jobs(), _kept():
+            return jobs([*argv, NEVER_AGAIN])
 
     return run
 
 
 def in_job(launcher: str, work: Callable[[], int]) -> int:
     """Do the work of one job. In a submitted job, a signal or the end of its time also ends its runs, and becomes an
-    exit code, because nobody there would see an exception."""
+    error that the launcher's job passes on: it would pass on no signal. Raises CanaryError."""
     if launcher not in LAUNCHERS:
         return work()
     from submitit import JobEnvironment
 
     from training.single_run import follow_launcher
 
+    if os.environ.get(RESTARTS, "0") != "0":
+        raise CanaryError("Slurm has started it again, and no run can resume; it has made none")
     sys.argv[0] = str(Path(__file__).with_name("__main__.py"))  # MLflow takes a run's source and commit from it
     # Sent if its time is up or Slurm wants the node. Submitit would restart the job, but no run can continue.
-    signal.signal(signal.Signals[f"SIG{JobEnvironment.USR_SIG}"], terminate)
+    soon = signal.Signals[f"SIG{JobEnvironment.USR_SIG}"]
+    signal.signal(soon, terminate)
     try:
         with unwinding():
             follow_launcher()
             return work()
     except (KeyboardInterrupt, Terminated) as error:
-        _say(f"{one_line(error)}; runs that had not ended are recorded as FAILED")
-        return OUTSIDE
+        why = ", sent because its time is up" if getattr(error, "signum", None) == soon else ""
+        line = f"{one_line(error)}{why}; runs that had not ended are recorded as FAILED"
+        _say(line)
+        raise CanaryError(line) from error
 
 
 class Job:
     """What the launcher waits for. A lost job does not end the others; its runs' records tell that it was lost."""
 
     def __init__(self, job: Any) -> None:
-        self.job, self.lost = job, False
+        self.job, self.ended_well = job, False
 
     def results(self) -> list[JobReturn]:
         """How the job ended; the launcher calls this method."""
@@ -125,13 +168,15 @@ class Job:
 
         try:
             found: list[JobReturn] = self.job.results()
-            return found
+            self.ended_well = all(one.status == JobStatus.COMPLETED for one in found)
+            if self.ended_well:
+                return found
+            how = f"broke off ({one_line(found[0]._return_value)})"  # the property would raise it
         except FailedJobError as error:  # its last lines are advice, behind a line of dashes
             *_, last = str(error).rpartition("-" * 22)[0].strip().splitlines() or [one_line(error)]
             how = f"broke off ({last})"
         except UncompletedJobError:
             how = f"reported nothing (state {self.job.state})"
-        self.lost = True
         _say(f"job {self.job.job_id} {how}; its output: {self.job.paths.stderr}")
         return [JobReturn(_return_value=OUTSIDE, status=JobStatus.COMPLETED)]
 
@@ -190,14 +235,14 @@ def _is_controller(process: psutil.Process) -> bool:
 
 
 def _end_in_slurm(jobs: Sequence[Job]) -> None:
-    """Cancel the jobs that have not ended; the store shows when their runs have."""
+    """Cancel the jobs that have not ended, and those that Slurm may yet start again; the store shows when their runs
+    have ended."""
     from submitit.slurm.slurm import SlurmJob
 
-    for each in jobs:
-        over = each.lost or each.job.paths.result_pickle.exists()
-        if isinstance(each.job, SlurmJob) and not over:
-            with suppress(OSError):
-                each.job.cancel(check=False)
+    left = [one.job.job_id for one in jobs if isinstance(one.job, SlurmJob) and not one.ended_well]
+    with suppress(OSError):
+        if left:
+            subprocess.run(["scancel", "--quiet", *left], check=False)
 
 
 def _say(line: str) -> None:

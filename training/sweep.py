@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 
 from mlflow import MlflowClient
+from mlflow.entities import Run
 
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.reports.decision import decision_to_dict
@@ -24,6 +25,7 @@ from training.cells import CELL_TAG, MODEL_TAG, cell_of, judge_cells, table, wor
 from training.compose import to_plain
 from training.config import CanaryConfig
 from training.naming import default_model_name
+from training.preflight import check_machine
 from training.process import GRACE
 
 PARENT = "CANARY_PARENT_RUN_ID"
@@ -56,6 +58,7 @@ def run_sweep(configs: Sequence[CanaryConfig], argv: Sequence[str], jobs: Callab
 
 def run_job(config: CanaryConfig, scratch: Path) -> int:
     """Make the runs of one job: one seed unless `repeats` says otherwise. The sweep judges them once all are made."""
+    check_machine(config)  # a node's own cores are first seen here
     repeats = config.repeats or 1
     with crew_of(config, scratch, repeats) as loading:
         client = prepare_store(config.tracking.uri)
@@ -102,6 +105,9 @@ def _judge(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig]) -
     runs = [run for run in child_runs(client, parent) if run.data.tags.get("canary.role") == "run"]
     cells = list(judge_cells(client, runs, configs))
     finished = sum(run.info.status == "FINISHED" for run in runs)
+    for run in runs:
+        if run.info.status != "FINISHED":
+            _say_why(run)
     echo(f"canary: sweep {parent}: {finished} of {len(runs)} runs finished", err=True)
     said = table(shown(cells))
     echo_lines(said)
@@ -111,3 +117,11 @@ def _judge(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig]) -
     )
     log_tags(client, parent, {"mlflow.note.content": fenced(said)})
     return worst([cell.code for cell in cells])
+
+
+def _say_why(run: Run) -> None:
+    """Say why a run broke off: it happened in a process, and perhaps on a machine, whose output is elsewhere."""
+    tags = run.data.tags
+    which = f"the {tags.get('canary.algo', '')} run with seed {tags.get('canary.seed', '')}"
+    reason = tags.get("canary.failure_reason", "no reason is recorded")
+    echo(f"canary: {which} broke off ({tags.get('canary.failure', 'error')}): {reason}", err=True)

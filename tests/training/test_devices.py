@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from dataclasses import replace
@@ -157,3 +158,33 @@ def test_a_sweep_by_submitit_on_a_machine_with_gpus_says_how_many_a_job_has(driv
         return
     with pytest.raises(UsageError, match=r"expected hydra\.launcher\.gpus_per_node=1, or hardware=cpu"):
         submitting.check("submitit_local", keys, config, multirun=True)
+
+
+def test_a_process_has_the_cores_that_it_was_given():
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(before)})  # as a batch system does to a job
+        devices.check(replace(AUTO, device="cpu"))
+        with pytest.raises(SetupError, match="expected at most 1, the cores that this process may use"):
+            devices.check(replace(AUTO, device="cpu", threads=2))
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@pytest.mark.parametrize(
+    ("own", "files"),
+    [
+        ("0::/system.slice/job_7/task_0", {"system.slice/job_7/memory.max": "600", "memory.max": "max"}),
+        (
+            "3:cpuset:/job_7\n4:memory:/uid_0/job_7/task_0\n0::/",
+            {"memory/uid_0/job_7/memory.limit_in_bytes": "600", "memory/uid_0/memory.limit_in_bytes": "900"},
+        ),
+        ("0::/docker/elsewhere", {"memory.max": "600"}),  # the path outside of a container, which sees only its own
+    ],
+)
+def test_a_limit_around_a_process_is_found(tmp_path, own, files):
+    (tmp_path / "cgroup").write_text(f"{own}\n")
+    for name, limit in files.items():
+        (tmp_path / "fs" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "fs" / name).write_text(f"{limit}\n")
+    assert min(devices.memory_limits(tmp_path / "cgroup", tmp_path / "fs")) == 600

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -97,6 +98,7 @@ def test_the_launcher_changes_no_loss_no_verdict_and_no_word(tmp_path: Path, req
     asked = fake_slurm.options(script)
     assert (asked["partition"], asked["time"], asked["array"]) == (fake_slurm.PARTITION, "7", "0-1%2")
     assert f" {forking.python()} -u -m submitit.core._submit " in script
+    assert "\n#SBATCH --no-requeue\n" in script
     assert SECRET not in script
 
 
@@ -144,7 +146,7 @@ def test_what_ends_a_sweep_ends_its_jobs(
 @pytest.mark.full  # every day a job is lost that had not begun
 @pytest.mark.parametrize("launcher", ["submitit_local", "submitit_slurm"])
 def test_a_job_that_is_killed_leaves_its_run_failed(workplace: Workplace, slurm: dict[str, str], launcher: str) -> None:
-    words = ("--multirun", "algo=sft,dpo", "seed=1", "train.max_steps=200", *words_for(launcher))
+    words = ("--multirun", "algo=sft,dpo", "seed=1", "train.max_steps=100", *words_for(launcher))
     process = workplace.start("-m", "training", *words, **slurm)
     (job, *_) = wait_for(lambda: list(workplace.folder.glob("outputs/*/*/0/*/job.json")))  # the first trains
     (killed,) = [
@@ -177,16 +179,52 @@ def test_what_slurm_does_not_take_is_one_line(workplace: Workplace, slurm: dict[
         (["hydra.launcher.tasks_per_node=2"], "hydra.launcher.tasks_per_node is 2"),
         (["hydra.launcher.max_num_timeout=1"], "hydra.launcher.max_num_timeout is 1; expected 0"),
         (["hydra.launcher.partitio=a"], "unknown key 'hydra.launcher.partitio'"),
-        ([], "hydra/launcher=submitit_slurm: there is no sbatch and no srun"),
+        (["hydra.launcher.timeout_min=3"], "up to a minute earlier; expected at least 4"),
+        (["+hydra.launcher.additional_parameters.requeue=true"], "and no run can resume; expected no such key"),
         (["hydra.mode=RUN"], "this is a session; expected --multirun"),
     ],
 )
 def test_what_no_job_can_be_is_refused_before_anything_is_recorded(
-    workplace: Workplace, words: list[str], expected: str
+    workplace: Workplace, slurm: dict[str, str], words: list[str], expected: str
 ) -> None:
     mode = [] if "hydra.mode=RUN" in words else ["--multirun"]
-    ended = workplace.train(*mode, "algo=sft", "hydra/launcher=submitit_slurm", *words)
-    assert ended.returncode == 2
+    refused(workplace.train(*mode, "algo=sft", "hydra/launcher=submitit_slurm", *words, **slurm), workplace, expected)
+
+
+def test_a_machine_without_slurm_is_one_line(workplace: Workplace) -> None:
+    ended = workplace.train(*CELLS, "hydra/launcher=submitit_slurm", PATH=str(workplace.folder))
+    refused(ended, workplace, "hydra/launcher=submitit_slurm: there is no sbatch and no srun")
+
+
+def test_what_srun_starts_several_times_is_refused(workplace: Workplace) -> None:
+    ended = workplace.train("algo=sft", SLURM_STEP_NUM_TASKS="4")
+    refused(ended, workplace, "srun started this command as 4 tasks, and each would make the same runs")
+
+
+def refused(ended: subprocess.CompletedProcess[str], place: Workplace, expected: str) -> None:
+    assert ended.returncode == 2, ended.stderr
     assert expected in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
-    assert not (workplace.folder / "mlflow.db").exists()
+    assert not (place.folder / "mlflow.db").exists()
+
+
+def test_jobs_are_asked_after_with_accounts_and_without(slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from training.slurm import GONE, Watcher
+
+    (Path(slurm[fake_slurm.FOLDER]) / "41_0.ended").write_text("NODE_FAIL")  # and Slurm knows no job 42 any more
+    found = []
+    for silent in ("", "sacct", "sacct squeue"):
+        for key, value in (slurm | {fake_slurm.SILENT: silent}).items():
+            monkeypatch.setenv(key, value)
+        said: list[str] = []
+        watcher = Watcher(said.append)
+        for job in ("41_0", "42"):
+            watcher.register_job(job)
+        found.append([(watcher.get_state(job, "force"), watcher.is_done(job, "cache")) for job in ("41_0", "42")])
+        watcher.update()  # and says nothing twice
+        assert [line.partition(" (")[0] for line in said] == [f"{tool} does not answer" for tool in silent.split()]
+    assert found == [
+        [("NODE_FAIL", True), ("UNKNOWN", False)],  # it may not be in the accounts yet
+        [("NODE_FAIL", True), (GONE, True)],
+        [("UNKNOWN", False), ("UNKNOWN", False)],
+    ]
