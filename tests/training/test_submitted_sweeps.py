@@ -138,7 +138,7 @@ def test_what_ends_a_sweep_ends_its_jobs(
         ("FAILED", "interrupted")
     }
     assert [run.info.status for run in runs(workplace, "sweep")] == ["FAILED"]
-    wait_for(lambda: not at_work_in(workplace.folder), 10)
+    wait_for(lambda: not at_work_in(workplace.folder), 45)  # a job has 40 s to end its runs
     if launcher == "submitit_slurm":
         assert fake_slurm.cancelled(workplace.folder) == {"41_0", "41_1"}
 
