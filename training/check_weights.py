@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokens", type=int, default=0, help="the tokenizer's size in training; 0: there was none")
     asked = parser.parse_args(arguments)
     said = fault_of_model(asked.folder) or (fault_of_tokenizer(asked.folder, asked.tokens) if asked.tokens else "")
-    print(json.dumps(visible(said)))
+    sys.stdout.write(json.dumps(visible(said)) + "\n")
     return 0
 
 
