@@ -40,7 +40,7 @@ def fault_of_model(folder: Path) -> str:
         return ""
     except Exception as error:  # noqa: BLE001 - a library may raise anything over files that it cannot use
         return f"it cannot be loaded ({first_line(error)})"
-    for name, *shapes in info.get("mismatched_keys", ()):
+    for name, *shapes in sorted(info.get("mismatched_keys", ()), key=str):
         found, expected = (list(shape) for shape in shapes)
         return f"{name} has the shape {found}, its configuration asks for {expected}"
     missing = sorted(map(str, info.get("missing_keys", ())))
