@@ -96,10 +96,13 @@ class Window:
             assert time.monotonic() < end, f"after {seconds:.0f} s still not: {condition}; {said}"
             self.page.wait_for_timeout(100)
 
-    def faults(self) -> list[str]:
-        """What axe-core finds, also what is moderate or minor."""
+    def faults(self, *rules: str) -> list[str]:
+        """What axe-core finds by these rules, else by all, also what is moderate or minor."""
         self.page.evaluate(AXE.read_text())  # through the debugger: the page's own policy would not let it in
-        found: dict[str, Any] = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        found: dict[str, Any] = self.page.evaluate(
+            "(rules) => axe.run(document, {resultTypes: ['violations'], ...(rules.length ? {runOnly: rules} : {})})",
+            list(rules),
+        )
         return [
             f"{one['id']}: {one['help']}: {one['nodes'][0]['html'][:160]} ({one['nodes'][0]['failureSummary']})"
             for one in found["violations"]

@@ -383,6 +383,7 @@ def broken(project: Path) -> Iterator[int]:
     code.write_text(before)
 
 
+@pytest.mark.full  # four processes that load all libraries; test_revisions.py has the same of two runs every day
 def test_an_exception_of_the_candidates_code_blocks_it(
     recorded: Any, project: Path, commits: list[str], config: dict[str, Any], broken: int, workplace: Workplace
 ) -> None:

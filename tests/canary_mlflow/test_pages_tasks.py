@@ -192,7 +192,8 @@ def seen(scene: Scene) -> Iterator[Window]:
         yield made
 
 
-@pytest.fixture(params=[False, True], ids=["mouse", "keyboard"])
+# The mouse with --full: it clicks the same links, and test_pages_browser.py clicks every day.
+@pytest.fixture(params=[pytest.param(False, id="mouse", marks=pytest.mark.full), pytest.param(True, id="keyboard")])
 def hand(seen: Window, request: pytest.FixtureRequest) -> Iterator[Hand]:
     """At the overview; nothing may go wrong in its window, and three clicks are enough."""
     seen.troubles.clear()
