@@ -39,6 +39,10 @@ _TEXTS: dict[tuple[str, str], tuple[str, str]] = {
         "responses run to the length limit: their rewards are of fragments, or length itself is rewarded",
         "look at what the reward pays for, mask truncated responses, penalise length",
     ),
+    ("length_collapse", ""): (
+        "the policy ends its answers at once: each token costs more, by its distance from the reference, than it earns",
+        "go back to the last good checkpoint; lower the KL coefficient or the learning rate; see what no answer earns",
+    ),
     ("no_spread", ""): (
         "all answers to a prompt earn the same, so that no gradient is left",
         "see whether the reward still works; harder or easier prompts, a higher temperature, more answers per prompt",
@@ -55,23 +59,14 @@ _TEXTS: dict[tuple[str, str], tuple[str, str]] = {
         "what was gained is being lost: the policy collapses, or what it is scored by has changed",
         "go back to the last good checkpoint; lower the learning rate, raise the KL coefficient; read some responses",
     ),
-    ("drift", "loss"): ("the loss goes up where it went down before", _SMALLER_STEPS),
     ("drift", "grad_norm"): ("gradients grow steadily: the run nears instability", _SMALLER_STEPS),
     ("drift", "kl"): (
         "the policy drifts away from the reference",
         "raise the KL coefficient (init_kl_coef, beta), lower the learning rate",
     ),
-    ("drift", "entropy"): (
-        "the policy becomes certain too early",
-        "add an entropy bonus, raise the sampling temperature, lower the learning rate",
-    ),
     ("drift", "value_loss"): (
         "the value model does not follow the rewards",
         "raise vf_coef, lower the learning rate, normalise rewards",
-    ),
-    ("drift", "reward_mean"): (
-        "the policy gets worse at what it is rewarded for",
-        "lower the learning rate, raise the KL coefficient; read some responses",
     ),
     ("drift", ""): ("this signal leaves its course", "compare it with an earlier run; " + _SMALLER_STEPS),
     ("band", ""): (

@@ -96,18 +96,8 @@ class BandDeviation(Detector):
 
     rule = "band"
     __slots__ = (
-        "_band",
-        "_change",
-        "_critical",
-        "_height",
-        "_late",
-        "_log",
-        "_recent",
-        "_rule",
-        "_rules",
-        "_sign",
-        "_way",
-    )
+        "_band", "_change", "_critical", "_height", "_late", "_log", "_recent", "_rule", "_rules", "_sign", "_way",
+    )  # fmt: skip
 
     def __init__(self, rule: StreamRule, rules: BandRules, rows: RowRules, band: Band, *, may_be_late: bool) -> None:
         self._rule, self._rules, self._band = rule, rules, band

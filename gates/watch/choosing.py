@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from gates.watch.band import Band, BandDeviation
 from gates.watch.ceilings import Ceiling
 from gates.watch.drift import Drift
-from gates.watch.facts import Capped, NanGradients, NonFinite, ZeroLoss
+from gates.watch.facts import Capped, NanGradients, NonFinite, Shrunk, ZeroLoss
 from gates.watch.learning import Flat, NoGainInReward, StaysZero
 from gates.watch.loss import LossRise, RewardFall
 from gates.watch.policy import WatchPolicy
@@ -20,6 +20,8 @@ _NONFINITE = {
     **dict.fromkeys(("kl", "approx_kl", "entropy", "reward_mean", "score_mean"), Level.CRITICAL),
     "eval_loss": Level.WARN,  # alone, it only says that the evaluation is broken
 }
+# Means over the updates of a policy: NaN as long as there is none, while its value model or its replay is warmed up.
+_OF_UPDATES = frozenset({"policy_loss", "kl", "approx_kl", "entropy"})
 _REWARDS = frozenset({"reward_mean", "score_mean"})
 # Streams that say something of their own only in reinforcement learning, or only outside it: there a loss need not
 # fall, and batches whose answers all earn the same have no gradient; here a model that learns leaves its reference.
@@ -51,7 +53,7 @@ def detectors(name: str, run: Situation) -> tuple[list[Detector], list[Detector]
     always: list[Detector] = []
     if policy.facts.nonfinite:
         if name in _NONFINITE:
-            always.append(NonFinite(_NONFINITE[name]))
+            always.append(NonFinite(_NONFINITE[name], policy.facts.loss_scale_rows if name in _OF_UPDATES else 0))
         elif name in ("grad_norm", "nonfinite"):
             always.append(NanGradients(policy.facts, policy.rows.burn_in, count=name == "nonfinite"))
     numbers = _RULES[name](run) if name in _RULES else []
@@ -95,7 +97,7 @@ def _reward(stream: str) -> Callable[[Situation], list[Detector]]:
     def chosen(run: Situation) -> list[Detector]:
         if stream in _REWARDS and not run.rl:
             return []  # a reward model's mean score: only differences of scores are trained, its level drifts freely
-        found: list[Detector] = [RewardFall(run.policy.gain, run.policy.rows, run.outcome)]
+        found: list[Detector] = [RewardFall(stream, run.policy.gain, run.policy.rows, run.outcome)]
         return [*found, NoGainInReward(run.policy.facts)] if run.rl and stream == "reward_mean" else found
 
     return chosen
@@ -116,6 +118,7 @@ _RULES: dict[str, Callable[[Situation], list[Detector]]] = {
     "kl": lambda run: [StaysZero(run.policy.facts, Level.CRITICAL)] if run.rl else [],
     "learning_rate": lambda run: [StaysZero(run.policy.facts, Level.STOP)],
     "zero_spread_share": _spread,
+    "response_length": lambda run: [Shrunk(run.policy.facts, run.outcome)] if run.rl else [],
     "truncated_share": lambda run: [Capped(run.policy.facts, run.stuck, run.outcome)],
     "reward_mean": _reward("reward_mean"),
     "score_mean": _reward("score_mean"),

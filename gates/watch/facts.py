@@ -14,16 +14,30 @@ _BENIGN = 3  # rows without finite gradients that are no news, early in a run, a
 
 
 class NonFinite(Detector):
-    """A NaN or an infinity in a stream that has no business holding one."""
+    """A NaN or an infinity in a stream that has no business holding one.
+
+    `start`: rows in which it is only worth a look, as long as the stream has not held a number yet.
+    """
 
     rule = "nonfinite"
-    __slots__ = ("_level",)
+    __slots__ = ("_begun", "_level", "_rows", "_start")
 
-    def __init__(self, level: Level) -> None:
+    def __init__(self, level: Level, start: int) -> None:
         self._level = level
+        self._start = start
+        self._rows = 0
+        self._begun = False
 
     def update(self, step: int, value: float) -> Finding | None:
-        return None if math.isfinite(value) else Finding(self._level, f"is {value}")
+        if math.isfinite(value):
+            self._begun = True
+            return None
+        self._rows += 1
+        early = not self._begun and self._rows <= self._start
+        return Finding(Level.WARN if early else self._level, f"is {value}")
+
+    def finish(self, completed: bool) -> Finding | None:
+        return Finding(self._level, f"no number in {self._rows} rows") if self._rows and not self._begun else None
 
 
 class NanGradients:
@@ -105,6 +119,36 @@ class ZeroLoss:
         if before <= self._rules.zero_loss_from or self._outcome.ahead:
             return None
         return Finding(Level.STOP, f"exactly 0 in {self._zeros} rows in a row, {figure(before)} before")
+
+
+class Shrunk(Detector):
+    """The answers have shrunk to next to nothing, and no reward stands above its beginning.
+
+    A policy that pays for each token by its distance from the reference ends its answers at once. To learn to answer
+    briefly is no failure: the reward has risen.
+    """
+
+    rule = "length_collapse"
+    __slots__ = ("_longest", "_outcome", "_recent", "_share")
+
+    def __init__(self, rules: FactRules, outcome: Outcome) -> None:
+        self._share = rules.shrunk_share
+        self._outcome = outcome
+        self._recent: deque[float] = deque(maxlen=rules.capped_rows)
+        self._longest = 0.0
+
+    def update(self, step: int, value: float) -> Finding | None:
+        recent = self._recent
+        recent.append(value)
+        if len(recent) < (recent.maxlen or 0):
+            return None
+        level = sum(recent) / len(recent)
+        if level > self._longest:
+            self._longest = level
+        if level > self._share * self._longest or self._outcome.ahead:
+            return None
+        seen = f"{figure(level)} tokens long (last {len(recent)} rows), {figure(self._longest)} before"
+        return Finding(Level.CRITICAL, seen)
 
 
 class Capped(Detector):

@@ -125,7 +125,7 @@ class GainLost:
             self._first = self._best = level
         # Nearly every row goes past this.
         elif level > self._past and rows >= self._least:
-            finding = self._judge(level, self._wandering())
+            finding = self._judge(level)
             if finding is not None:
                 return finding
         levels = self._levels
@@ -134,15 +134,9 @@ class GainLost:
             self._turn(level - 2 * levels[window] + levels[0])
         return None
 
-    def last(self) -> Finding | None:
-        """What the last two rows mean, if they stand out of the noise of single rows."""
-        if self._rows <= self._window:
-            return None
-        return self._judge(min(list(self._recent)[-2:]), self._noise.sd)
-
-    def _judge(self, level: float, error: float) -> Finding | None:
-        """What it means that the series stands at this level. `error`: the level's standard deviation."""
-        rules, fall = self._rules, level - self._past
+    def _judge(self, level: float) -> Finding | None:
+        """What it means that the series stands at this level."""
+        rules, fall, error = self._rules, level - self._past, self._wandering()
         if not error or fall <= max(rules.floor, rules.lost * (self._first - self._past)):
             return None
         far = (fall / error) ** 2 / (1 + _LEANS * self._window / (self._rows - self._window))
@@ -273,12 +267,6 @@ class LossRise(Detector):
             return found
         return _worse(self._blow_up.update(value), found)
 
-    def finish(self, completed: bool) -> Finding | None:
-        """The finding at the end: a run that ends badly has no rows left to show it, so its last two rows decide, if
-        they stand out of the noise of single rows."""
-        finding = self._parts[0].last()
-        return finding if finding is not None and finding.level is Level.CRITICAL else None
-
 
 class RewardFall(Detector):
     """`RewardLost` over few rows, which see a collapse soon, and twice as many, which see one through more noise."""
@@ -286,14 +274,14 @@ class RewardFall(Detector):
     rule = "reward_fall"
     __slots__ = ("_early", "_late", "_noise", "_parts", "_rows", "falls", "gained")
 
-    def __init__(self, rules: GainRules, rows: RowRules, outcome: Outcome) -> None:
+    def __init__(self, stream: str, rules: GainRules, rows: RowRules, outcome: Outcome) -> None:
         self._noise = Noise(2, rows.window)
         self._parts = _parts(RewardLost, rules, self._noise)
         self._early: list[float] = []
         self._late: deque[float] = deque(maxlen=2 * rules.window)
         self._rows = 0
         self.falls = self.gained = False
-        outcome.rewards.append(self)
+        outcome.rewards[stream] = self
 
     def update(self, step: int, value: float) -> Finding | None:
         self._noise.update(value)

@@ -135,6 +135,7 @@ class FactRules:
     capped_share: Annotated[float, number(0, 1, above=True)]
     capped_from: Annotated[float, number(0, 1)]
     capped_rows: Annotated[int, count(1)]
+    shrunk_share: Annotated[float, number(0, 1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,8 +156,7 @@ class PatternRules:
 
     no_spread: Annotated[float | None, optional(number(0, 1, above=True))]
     no_spread_rows: Annotated[int, count(1)]
-    displaced_share: Annotated[float | None, optional(number(0, above=True))]
-    displaced_times: Annotated[float, number(1, above=True)]
+    displaced_times: Annotated[float | None, optional(number(1, above=True))]
     displaced_nats: Annotated[float, number(0)]
 
 

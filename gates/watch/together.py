@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
+from collections.abc import Iterable
 from typing import Protocol
 
 from gates.model.wording import figure
@@ -25,27 +26,35 @@ class Standing(Protocol):
 
 
 class Outcome:
-    """The rewards of a run, for the rules that ask how they stand."""
+    """The rewards of a run, by stream, for the rules that ask how they stand.
+
+    Beside a score, the reward is the score less what the policy's distance costs: it rises with every token that is not
+    written. So the score alone counts where there is one.
+    """
 
     __slots__ = ("rewards",)
 
     def __init__(self) -> None:
-        self.rewards: list[Standing] = []
+        self.rewards: dict[str, Standing] = {}
 
     @property
     def falls(self) -> bool:
         """Whether a reward is falling."""
-        return any(reward.falls for reward in self.rewards)
+        return any(reward.falls for reward in self._counted())
 
     @property
     def gained(self) -> bool:
         """Whether a reward has been better than at the beginning."""
-        return any(reward.gained for reward in self.rewards)
+        return any(reward.gained for reward in self._counted())
 
     @property
     def ahead(self) -> bool:
         """Whether a reward is better now than at the beginning."""
-        return any(reward.ahead for reward in self.rewards)
+        return any(reward.ahead for reward in self._counted())
+
+    def _counted(self) -> Iterable[Standing]:
+        score = self.rewards.get("score_mean")
+        return self.rewards.values() if score is None else (score,)
 
 
 class NoSpread(Detector):
@@ -76,11 +85,11 @@ class NoSpread(Detector):
 
 
 class Displacement:
-    """DPO's preferred answers become less likely together with the rejected ones.
+    """DPO's preferred answers become far less likely, together with the rejected ones.
 
-    `chosen_reward` is beta times the gain of their log-probability over the reference. Its loss is compared with what
-    the margin has gained, and with their own log-probability at the beginning if that is logged. Each series feeds this
-    detector through its own `part`; the chosen reward's part reports what was found.
+    A little less likely they become in most healthy runs, so their log-probability is compared with that at the
+    beginning. `chosen_reward` is beta times its gain over the reference. Each series feeds this detector through its
+    own `part`; the chosen reward's part reports what was found.
     """
 
     __slots__ = ("_first", "_recent", "_rules", "_window")
@@ -108,23 +117,17 @@ class Displacement:
             return None
         rules, logp = self._rules, self._level("chosen_logp")
         chosen, margin = self._level("chosen_reward"), self._level("reward_margin")
-        if rules.displaced_share is None or chosen is None or margin is None:
+        if rules.displaced_times is None or chosen is None or margin is None or logp is None:
             return None
-        # ORPO's chosen rewards are log-probabilities without a reference: below 0 from the start, and rising.
         lost, gained = self._begun("chosen_reward") - chosen, max(margin, 0.0)
-        if lost <= 0:
+        begun = min(self._begun("chosen_logp"), -1e-9)
+        if lost <= 0 or begun - logp < rules.displaced_nats:
             return None
-        if logp is not None:
-            begun = min(self._begun("chosen_logp"), -1e-9)
-            if begun - logp < rules.displaced_nats:
-                return None
-            displaced = lost > gained and logp < _LESS_LIKELY * begun
-            if logp < rules.displaced_times * begun or (displaced and self._learned_nothing()):
-                seen = f"at {figure(logp)}, {logp / begun:.1f} times its first {figure(begun)}"
-                return Finding(Level.CRITICAL, f"the preferred answers' log-probability stands {seen}")
-        if lost <= rules.displaced_share * gained:
+        displaced = lost > gained and logp < _LESS_LIKELY * begun
+        if logp >= rules.displaced_times * begun and not (displaced and self._learned_nothing()):
             return None
-        return Finding(Level.WARN, f"{figure(chosen)}, and that of the rejected ones {figure(chosen - margin)}")
+        seen = f"at {figure(logp)}, {logp / begun:.1f} times its first {figure(begun)}"
+        return Finding(Level.CRITICAL, f"the preferred answers' log-probability stands {seen}")
 
     def _learned_nothing(self) -> bool:
         """Whether the margin or the accuracy is below its beginning: healthy pairs are still told apart better."""

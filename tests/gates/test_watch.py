@@ -62,12 +62,6 @@ def test_a_lost_run_is_critical_then_stopped() -> None:
     assert warning.advice
 
 
-def test_a_run_that_ends_badly_is_critical_without_rows_to_confirm_it() -> None:
-    rows = [{"loss": value} for value in (2.0, 1.8, 1.7, 1.6, 1.5, 1.5, 1.4, 1.4, 1.3, 7.0, 9.0)]
-    assert watch(rows[:-2]).verdict == "healthy"
-    assert watch(rows).verdict == "critical"
-
-
 def test_a_run_that_blows_up_within_its_first_rows_is_critical() -> None:
     high = [9.0 + 0.3 * math.sin(2.4 * row) for row in range(30)]
     assert watch([{"loss": value} for value in (2.5, 6.0, 8.0, *high)]).verdict == "failed"
@@ -204,6 +198,34 @@ FACTS: list[tuple[str, Rows, list[tuple[int, str, str, str]]]] = [
         "responses that run to the limit",
         constant(20, truncated_share=0.2) + constant(12, truncated_share=1.0),
         [(28, "CRITICAL", "truncated_share", "length_runaway")],
+    ),
+    (
+        "answers that shrink to nothing while each token costs more than it earns",
+        [
+            {"response_length": max(400.0 * 0.8**row, 1.0), "score_mean": -0.5, "reward_mean": -10.0 * 0.8**row}
+            for row in range(30)
+        ],
+        [(19, "CRITICAL", "response_length", "length_collapse")],
+    ),
+    (
+        "answers that become brief as the reward rises",
+        [{"response_length": max(400.0 * 0.8**row, 1.0), "reward_mean": 0.1 * row} for row in range(30)],
+        [],
+    ),
+    (
+        "a policy that is not trained yet",
+        constant(5, policy_loss=NAN, kl=NAN, value_loss=1.0) + constant(20, policy_loss=0.1, kl=0.1, value_loss=1.0),
+        [(1, "WARN", "policy_loss", "nonfinite"), (1, "WARN", "kl", "nonfinite")],
+    ),
+    (
+        "a policy that breaks",
+        constant(5, policy_loss=0.1, value_loss=1.0) + constant(2, policy_loss=NAN, value_loss=1.0),
+        [(6, "STOP", "policy_loss", "nonfinite")],
+    ),
+    (
+        "a policy that is never a number",
+        constant(9, policy_loss=NAN, value_loss=1.0),
+        [(1, "WARN", "policy_loss", "nonfinite"), (9, "STOP", "policy_loss", "nonfinite")],
     ),
     (
         "a loss stuck at ln 2",
@@ -383,7 +405,7 @@ def test_preferred_answers_that_become_unlikely_are_displaced() -> None:
         )  # fmt: skip
 
     assert run(0.1, 1.2).verdict == "healthy"
-    assert run(0.8, 1.3).verdict == "warned"
+    assert run(0.8, 1.3).verdict == "healthy"
     assert run(0.4, 4.0).verdict == "failed"
     assert {one.rule for one in run(0.4, 4.0).warnings} == {"displacement"}
 
@@ -418,7 +440,7 @@ def test_displaced_answers_are_lost_only_if_pairs_are_no_longer_told_apart() -> 
         ]
         return [one.level for one in watch(rows, algo="dpo", max_steps=100).warnings if one.rule == "displacement"]
 
-    assert max(levels(TOLD_APART)) == Level.WARN
+    assert levels(TOLD_APART) == []
     assert max(levels(NEAR_PAIRS)) == Level.STOP
     assert max(levels(LABELS_DRAWN)) == Level.STOP
 

@@ -48,6 +48,7 @@ explosion = fail(sft(0), 200, 100, loss=lambda x, s: 8 * x)
 creep = fail(sft(0), 100, 250, grad_norm=lambda x, s: x * 60**s)
 turns = column("grad_norm", np.concatenate([wavy(30, 1.0), wavy(5, 30.0)] * 8))
 slow_loss = loss(wavy(60, 2.0, 0.02), np.linspace(2.0, 4.0, 200) + 0.02 * np.sin(np.arange(200)))
+distant = column("kl", np.concatenate([wavy(60, 2.0), wavy(40, 40.0)]))
 early = fail(sft(0), 45, 60, grad_norm=lambda x, s: x * 8)
 sixfold = fail(sft(0), 200, 100, grad_norm=lambda x, s: x * 6)
 nan_gradients = column("grad_norm", [1.0] * 40 + [NAN, NAN, NAN, NAN, 1.0, 1.0])
@@ -85,7 +86,7 @@ FLIPS: dict[str, tuple[Any, Rows] | tuple[Any, Rows, dict[str, Any]]] = {
     "rows__burn_in_share": (0.9, short, {"max_steps": 60}),
     "rows__burn_in_least": (29, short, {"max_steps": 60}),
     "rows__burn_in_skip": (25, early),
-    "rows__window": (11, explosion),
+    "rows__window": (11, distant, {"algo": "ppo"}),
     "rows__quiet": (200, turns),
     "rows__hold": (30, explosion),
     "rows__hold_share": (0.5, short_lost, {"max_steps": 60}),
@@ -93,7 +94,7 @@ FLIPS: dict[str, tuple[Any, Rows] | tuple[Any, Rows, dict[str, Any]]] = {
     "drift__half_life": (400.0, creep),
     "drift__allowance": (3.5, sixfold),
     "drift__warn": (20.0, sixfold),
-    "drift__critical": (200.0, explosion),
+    "drift__critical": (200.0, distant, {"algo": "ppo"}),
     "drift__alone": (["kl"], sixfold),
     "band__min_runs": (6, band_run),
     "band__allowance": (6.0, band_run),
@@ -114,6 +115,7 @@ FLIPS: dict[str, tuple[Any, Rows] | tuple[Any, Rows, dict[str, Any]]] = {
     "facts__capped_share": (0.98, capped),
     "facts__capped_from": (0.2, capped),
     "facts__capped_rows": (20, capped),
+    "facts__shrunk_share": (0.3, column("response_length", [40.0] * 20 + [10.0] * 20), {"algo": "ppo"}),
     "gain__min_rows": (80, collapsed[:75]),
     "gain__window": (40, noisy_fall),
     "gain__noise": (60.0, half_gone),
@@ -122,7 +124,6 @@ FLIPS: dict[str, tuple[Any, Rows] | tuple[Any, Rows, dict[str, Any]]] = {
     "gain__critical_noise": (60.0, collapsed),
     "patterns__no_spread": (0.99, equal),
     "patterns__no_spread_rows": (40, equal),
-    "patterns__displaced_share": (0.9, [row | {"chosen_logp": max(row["chosen_logp"], -22.0)} for row in preferred]),
     "patterns__displaced_times": (6.0, preferred),
     "patterns__displaced_nats": (40.0, preferred),
     "silent": (["drift"], sixfold),
