@@ -83,7 +83,7 @@ def _loss(run: Situation) -> list[Detector]:
     return [
         ZeroLoss(policy.facts, run.outcome),
         Flat(policy.facts, run.stuck, run.outcome),
-        LossRise(policy.gain, policy.rows),
+        LossRise(policy.gain, policy.rows, run.outcome),
     ]
 
 

@@ -249,9 +249,10 @@ class LossRise(Detector):
     """`GainLost` over few rows and twice as many, and `BlowUp` at the beginning."""
 
     rule = "loss_rise"
-    __slots__ = ("_begun", "_blow_up", "_noise", "_parts")
+    __slots__ = ("_begun", "_blow_up", "_noise", "_outcome", "_parts")
 
-    def __init__(self, rules: GainRules, rows: RowRules) -> None:
+    def __init__(self, rules: GainRules, rows: RowRules, outcome: Outcome) -> None:
+        self._outcome = outcome
         self._noise = Noise(2, rows.window)
         self._parts = _parts(GainLost, rules, self._noise)
         self._blow_up = BlowUp(rules, rows)
@@ -260,6 +261,8 @@ class LossRise(Detector):
     def update(self, step: int, value: float) -> Finding | None:
         self._noise.update(value)
         found = _worst(self._parts, value)
+        if found is not None and self._outcome.falls:
+            found = Finding(Level.CRITICAL, f"{found.seen}, and the margin fell")
         if self._begun:
             return found
         if self._blow_up.over:

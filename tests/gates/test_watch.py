@@ -306,6 +306,21 @@ def test_a_reward_that_collapses_is_critical_within_rows() -> None:
         assert 150 < first[0] <= 160
 
 
+def test_a_loss_that_rises_while_the_margin_falls_needs_to_rise_less() -> None:
+    def critical(*names: str) -> int:
+        found = 0
+        for seed in range(40):
+            noise, at = np.random.default_rng(seed), np.arange(90)
+            level = 2 * np.minimum(at / 50, 1) - 0.9 * (at >= 60)
+            margin = level + 0.4 * noise.normal(size=90)
+            series = {"loss": 0.7 - 0.2 * level + 0.08 * noise.normal(size=90), "reward_margin": margin}
+            seen = watch([{name: float(series[name][row]) for name in names} for row in at], algo="dpo", max_steps=90)
+            found += any(one.rule == "loss_rise" and one.level >= Level.CRITICAL for one in seen.warnings)
+        return found
+
+    assert critical("loss", "reward_margin") >= 2 * critical("loss") > 0
+
+
 def test_a_reward_models_mean_score_may_drift() -> None:
     """Only differences of scores are trained. A reward that a policy is trained for may not: same values, GRPO."""
     drifting = np.concatenate([np.linspace(0.03, 0.47, 40), np.linspace(0.47, -0.17, 40)])
