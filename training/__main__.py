@@ -35,6 +35,7 @@ from training.command_line import expand, parse
 from training.compose import Composed, composed, register_schemas, to_config
 from training.config import CanaryConfig
 from training.edge import ended
+from training.leaving import leave
 from training.preflight import check_outputs, check_signer, preflight
 
 # launch and sweep import MLflow, which takes longer to load than a refusal should take: imported where they are used.
@@ -150,4 +151,4 @@ def _ask(config: CanaryConfig, scratch: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import logging
 import os
@@ -14,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.loading import quiet_4_bit, without_collecting
@@ -23,8 +22,10 @@ from canary_mlflow.tracking.failures import classify, is_full, terminate
 from training import algorithms, peers
 from training.compiling import load_4_bit
 from training.errors import SetupError, Stopped
+from training.leaving import leave
 from training.memory import ADVICE
 from training.process import CONFIG, FROM_TERMINAL, READY, Job, Prepared, reserve_result, write_result
+from training.sparing import spared
 
 if TYPE_CHECKING:
     from training.config import CanaryConfig
@@ -159,7 +160,7 @@ def _keep_weights(job: Job, end: End, saved: Path) -> None:
 def load(algo: str) -> None:
     """Import what the run will need: most of a smoke run's wall time, but not part of what is measured."""
     quiet_4_bit()
-    with without_collecting():
+    with without_collecting(), spared():
         load_4_bit()
         for name in LIBRARIES:
             import_module(name)
@@ -376,18 +377,8 @@ def _record_end(job: Job, end: End) -> None:
         close_killed_session(client, job.run_id)
 
 
-def leave(code: int) -> NoReturn:
-    """End this process without taking down torch and MLflow module by module, which takes each run a third of a second
-    while the session waits: all that it had to say is written."""
-    if peers.world() > 1:
-        sys.exit(code)  # its ranks' group ends itself
-    threading._shutdown()  # type: ignore[attr-defined]  # waits, as Python would, for threads that are no daemons
-    atexit._run_exitfuncs()
-    with suppress(OSError, ValueError):  # nobody reads any more
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code)
-
-
 if __name__ == "__main__":
-    leave(main(Path(sys.argv[1]), sys.argv[2]))
+    ended = main(Path(sys.argv[1]), sys.argv[2])
+    if peers.world() > 1:
+        sys.exit(ended)  # its ranks' group ends itself
+    leave(ended)

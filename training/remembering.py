@@ -1,0 +1,72 @@
+"""Answers that depend on installed files alone, kept from one process to the next while those files stay the same."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import marshal
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from canary_mlflow.tracking.places import cache_dir
+
+
+def remembered(name: str, state: Iterable[str], make: Callable[[], Any]) -> Any:
+    """What `make` answers, or answered when the `state` was the same. `name`: tells answers of an environment apart.
+
+    An answer consists of Python's own plain types. A cache that cannot be read or written costs time, nothing else.
+    """
+    file = cache_dir() / "installed" / _digest([sys.prefix, name]).hex()[:16]
+    digest = _digest([sys.version, *state])
+    with suppress(OSError, EOFError, ValueError, TypeError):
+        kept = file.read_bytes()
+        if kept.startswith(digest):
+            return marshal.loads(kept[len(digest) :])
+    made = make()
+    with suppress(OSError, ValueError):
+        _write(file, digest + marshal.dumps(made))
+    return made
+
+
+def _digest(words: Iterable[str]) -> bytes:
+    return hashlib.sha256("\n".join(words).encode(errors="surrogateescape")).digest()
+
+
+def _write(file: Path, content: bytes) -> None:
+    """Whole or not at all: the runs of a session may write it at the same moment."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    number, draft = tempfile.mkstemp(dir=file.parent)
+    try:
+        with open(number, "wb") as out:
+            out.write(content)
+        os.replace(draft, file)
+    finally:
+        Path(draft).unlink(missing_ok=True)
+
+
+def places_of_packages() -> Iterator[str]:
+    """The folders in which packages are looked for, as they are now: installing or removing one changes its folder."""
+    for folder in sys.path:
+        with suppress(OSError):
+            yield f"{folder} {os.stat(folder or '.').st_mtime_ns}"
+
+
+@functools.cache
+def state_of_files(folder: str) -> str:
+    """A digest of the names, times and sizes of all files below a folder, when it was first asked for."""
+    return _digest(sorted(_files(folder))).hex()
+
+
+def _files(folder: str) -> Iterator[str]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from () if entry.name == "__pycache__" else _files(entry.path)
+            else:
+                found = entry.stat()
+                yield f"{entry.path} {found.st_mtime_ns} {found.st_size}"
