@@ -17,7 +17,7 @@ class History:
 
     `series` by canonical name (`trl/<key>` for what has none): NaN and infinities kept, absent values absent.
     `notes`: one sentence for each oddity that could be fixed. `max_steps`: how many optimizer steps the run was
-    meant to have; None where the file does not say.
+    meant to have; None where the file does not say. `algo`: the algorithm, "" where the file does not say.
     """
 
     path: Path
@@ -25,6 +25,7 @@ class History:
     series: Mapping[str, Series]
     notes: tuple[str, ...] = ()
     max_steps: int | None = None
+    algo: str = ""
 
     @property
     def last_step(self) -> int:

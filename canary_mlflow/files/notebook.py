@@ -17,8 +17,10 @@ from canary_mlflow.files.history import History
 from canary_mlflow.files.names import epoch_column, is_canonical, name_of_column, step_column
 from canary_mlflow.files.printed import read_printed
 from canary_mlflow.files.script_lines import LEAST, read_script_lines
+from gates.model.paradigm import named_paradigm
 
 _PLANNED = re.compile(r"<progress\b[^>]{0,200}\bmax=['\"](\d{1,15})['\"]")
+_TRAINER = re.compile(r"\b(\w{0,40})Trainer\s{0,9}\(")
 _CELL = re.compile(r"<t[hd]\b[^<>]*>([^<>]*)")
 _NO_VALUE = {"", "no log"}  # what Transformers shows of a loss that is not logged yet
 _LEFT_OUT = "..."  # what pandas shows instead of the middle rows of a long table
@@ -34,9 +36,13 @@ def is_notebook(body: Mapping[str, Any]) -> bool:
 def read_notebook(path: Path, body: Mapping[str, Any], notes: list[str]) -> History:
     """The training in it of which the most is known. Raises UsageError if there is none, as in one that was saved
     without its outputs."""
-    tables = [found for page in _outputs(body, "text/html") for found in _tables(page)]
-    rows, planned = max(tables, key=lambda found: len(found[0]) * len(_known(found[0][0])), default=([], None))
-    shown = _of_table(path, rows, planned, len(tables), notes) if len(rows) > 1 else None
+    tables = [
+        (*found, algo) for algo, cell in _cells(body) for page in _of_cell(cell, "text/html") for found in _tables(page)
+    ]
+    rows, planned, algo = max(
+        tables, key=lambda found: len(found[0]) * len(_known(found[0][0])), default=([], None, "")
+    )
+    shown = _of_table(path, rows, planned, len(tables), notes, algo) if len(rows) > 1 else None
     printed = _printed(path, body, notes, shown)
     found = max((one for one in (shown, printed) if one is not None), key=_values, default=None)
     if found is None:
@@ -47,12 +53,13 @@ def read_notebook(path: Path, body: Mapping[str, Any], notes: list[str]) -> Hist
     return found
 
 
-def _of_table(path: Path, rows: Rows, planned: int | None, tables: int, notes: list[str]) -> History:
+def _of_table(path: Path, rows: Rows, planned: int | None, tables: int, notes: list[str], algo: str) -> History:
     columns = Columns(path)
     for number, cells in enumerate(rows[1:], 1):
         columns.add({name: _value(cell) for name, cell in zip(rows[0], cells, strict=False)}, number)
     others = f", the fullest of {tables}" if tables > 1 else ""
-    return history_of(columns, "notebook", [*notes, f"a table of a notebook{others}"], planned=planned)
+    found = history_of(columns, "notebook", [*notes, f"a table of a notebook{others}"], planned=planned)
+    return replace(found, algo=algo)
 
 
 def _known(names: Iterable[str]) -> list[str]:
@@ -68,14 +75,14 @@ def _printed(path: Path, body: Mapping[str, Any], notes: list[str], table: Histo
     """The fullest training that a cell printed; what cannot be judged counts only if there is nothing else."""
     found: list[History] = []
     refused: UsageError | None = None
-    for cell in _mappings(body["cells"]):
+    for algo, cell in _cells(body):
         lines = [line for text in _of_cell(cell, "text") for line in text.splitlines()]
         try:
             history = read_printed(path, lines, notes) or read_script_lines(path, lines, notes)
         except UsageError as error:
             refused = error
         else:
-            found += [history] if history else []
+            found += [replace(history, algo=algo)] if history else []
     if refused and not found and table is None:
         raise refused
     fullest = max(found, key=_values, default=None)
@@ -84,19 +91,26 @@ def _printed(path: Path, body: Mapping[str, Any], notes: list[str], table: Histo
     return replace(fullest, notes=(f"the fullest of {len(found)} trainings that its cells printed", *fullest.notes))
 
 
-def _outputs(body: Mapping[str, Any], kind: str) -> Iterator[str]:
-    """The outputs of one kind of all cells."""
+def _cells(body: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The cells, each with the algorithm of the trainer that the code up to it made last: GRPO's table may hold nothing
+    but a loss. "": it made none, or one whose name tells no algorithm."""
+    algo = ""
     for cell in _mappings(body["cells"]):
-        yield from _of_cell(cell, kind)
+        for name in _TRAINER.findall("".join(_texts(cell, "source"))):
+            algo = name.lower() if named_paradigm(name) else ""
+        yield algo, cell
 
 
 def _of_cell(cell: Mapping[str, Any], kind: str) -> Iterator[str]:
     """A cell's outputs of one kind, `text` being what it printed."""
     for output in _mappings(cell.get("outputs")):
-        holder = output if kind == "text" else output.get("data")
-        found = holder.get(kind) if isinstance(holder, Mapping) else None
-        if isinstance(found, str | list):
-            yield found if isinstance(found, str) else "".join(map(str, found))
+        yield from _texts(output if kind == "text" else output.get("data"), kind)
+
+
+def _texts(holder: Any, key: str) -> Iterator[str]:
+    found = holder.get(key) if isinstance(holder, Mapping) else None
+    if isinstance(found, str | list):
+        yield found if isinstance(found, str) else "".join(map(str, found))
 
 
 def _mappings(values: Any) -> Iterator[Mapping[str, Any]]:

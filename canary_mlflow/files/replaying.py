@@ -55,6 +55,7 @@ def replay_file(file: str | Path, policy: WatchPolicy, algo: str = "") -> Replay
             f"algo is {algo!r}; expected sft, dpo, kto, orpo, reward, grpo, rloo, ppo or the like; leave it out"
         )
     history = read_history(Path(file))
+    algo = algo or history.algo
     watch = Watch(policy, algo=algo, max_steps=history.max_steps)
     rows = 0
     for step, row in history.rows():

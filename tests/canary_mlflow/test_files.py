@@ -13,7 +13,9 @@ import pytest
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files import History, limits, read_history
+from canary_mlflow.files.replaying import replay_file
 from canary_mlflow.files.runs import read_run
+from canary_mlflow.policies import load_watch
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = [{"step": step, "loss": 3.0 / step, "grad_norm": 1.5, "epoch": 0.1} for step in range(1, 6)]
@@ -316,6 +318,18 @@ def test_a_notebook_in_which_a_model_was_trained_is_read(tmp_path: Path) -> None
     assert values(read_history(write(tmp_path, "d.ipynb", notebook(excerpt, short))), "loss") == [9.0]
     with pytest.raises(UsageError, match="a notebook without the output of a training that can be read; expected"):
         read_history(write(tmp_path, "c.ipynb", notebook(shown(("Name", "Loss"), ("a", 1)))))
+
+
+def test_a_notebooks_code_tells_the_algorithm(tmp_path: Path) -> None:
+    body = json.loads(notebook(shown(("Step", "Training Loss"), *((step, 0.0) for step in range(1, 20)))))
+    made = {"cell_type": "code", "source": ["trainer = SFTTrainer(model)\n", "trainer = GRPOTrainer (model)"]}
+    body["cells"].insert(0, made)
+    file = write(tmp_path, "a.ipynb", json.dumps(body))
+    assert read_history(file).algo == "grpo"
+    assert replay_file(file, load_watch()).verdict == "healthy"  # GRPO's loss begins at 0
+    assert replay_file(file, load_watch(), "sft").verdict == "failed"
+    made["source"] = "GRPOTrainer(model); trainer = MyTrainer(model)"
+    assert read_history(write(tmp_path, "b.ipynb", json.dumps(body))).algo == ""
 
 
 def test_two_ranks_that_write_the_same_are_one(tmp_path: Path) -> None:
