@@ -8,8 +8,9 @@ import click
 
 from canary_mlflow.commands.shared import print_json, say
 from canary_mlflow.edge import EXIT_CODES, unwinding
-from canary_mlflow.errors import UsageError
+from canary_mlflow.errors import CanaryError, UsageError
 from canary_mlflow.shown import echo
+from canary_mlflow.tracking.failures import Terminated
 
 MINUTES_A_PROBE = 1.5  # an environment from a warm cache, and a few steps
 
@@ -50,7 +51,7 @@ def upgrade(
     """
     from canary_mlflow.reports.upgrade import lines, planned
     from canary_mlflow.upgrading import environments, pins
-    from canary_mlflow.upgrading.probing import Prober, canary_command, words_of
+    from canary_mlflow.upgrading.probing import AGAIN, Prober, canary_command, words_of
     from canary_mlflow.upgrading.upgrade import Trial, plan
     from canary_mlflow.upgrading.uv import located
 
@@ -62,6 +63,7 @@ def upgrade(
         words_of(command)
     asked = pins.read(to)
     located()
+    ctx.with_resource(unwinding())
     at_hand = pins.here() if from_ is None else pins.read([from_])
     found = plan(at_hand, asked, whole=any(Path(word).is_file() for word in to))
     there = sum(map(environments.is_there, (found.before, found.now)))
@@ -73,11 +75,14 @@ def upgrade(
         for line in planned(found, MINUTES_A_PROBE, there):
             echo(line, err=as_json)
         return
-    ctx.with_resource(unwinding())
     prober = Prober(
         command=canary_command(overrides) if command is None else command, work=Path(work).absolute(), minutes=minutes
     )
-    result = Trial(plan=found, prober=prober, say=say).carry_out(bisect=not no_bisect)
+    say(f"results are kept in {work}: if it is stopped, {AGAIN}")
+    try:
+        result = Trial(plan=found, prober=prober, say=say).carry_out(bisect=not no_bisect)
+    except (KeyboardInterrupt, Terminated) as error:
+        raise CanaryError(f"{str(error) or 'interrupted'}; {AGAIN}") from error
     if as_json:
         print_json("upgrade", result.to_dict())
     for line in lines(result):

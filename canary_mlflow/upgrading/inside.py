@@ -2,11 +2,9 @@
 
 import os
 
-from canary_mlflow.upgrading import old_defaults, orphans, transcript
+from canary_mlflow.upgrading import old_defaults, transcript
 
 if __name__ == "sitecustomize":
-    if pid := os.environ.get(orphans.STARTER):
-        orphans.with_starter(pid)
     if given := os.environ.get(old_defaults.GIVEN):
         old_defaults.install(given)
     if folder := os.environ.get(transcript.FOLDER):

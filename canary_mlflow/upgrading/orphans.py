@@ -1,20 +1,100 @@
-"""Ends a probe's command with the `canary upgrade` that started it, which may be killed: nothing goes on unseen, and an
-upgrade that is taken up again does not run beside its own past."""
+"""Runs a command that ends with the `canary upgrade` that started it, however that ends: nothing goes on unseen, and an
+upgrade that is taken up again does not run beside its own past.
 
+Between both stands this file as a process of its own (`python orphans.py COMMAND…`). Its stdin is a pipe that nobody
+writes to: it closes when `canary upgrade` closes it or is killed, and then everything that descends from the command is
+killed. On Linux that includes what left its session or outlived its parent; elsewhere it is the command's group.
+"""
+
+import contextlib
 import ctypes
 import os
 import signal
+import subprocess
 import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
-STARTER = "CANARY_UPGRADE_PID"
-PR_SET_PDEATHSIG = 1
+LINUX = sys.platform.startswith("linux")
+PR_SET_CHILD_SUBREAPER = 36
+NO_START = "canary: cannot be started: "
+NOT_STARTED = 126
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def with_starter(pid: str) -> None:
-    """Die with that process if it is this one's parent. Others, which the command starts, follow their own parents:
-    Linux sends the signal when the *thread* ends that started a process."""
-    if str(os.getppid()) != pid or not sys.platform.startswith("linux"):
-        return
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if str(os.getppid()) != pid:  # it ended in between
-        os.kill(os.getpid(), signal.SIGKILL)
+def run(words: Sequence[str], env: Mapping[str, str], seconds: float) -> subprocess.CompletedProcess[str]:
+    """What the command said, and its exit code, 128 + N after signal N. Its stdin is empty. Raises OSError where it
+    cannot be started, subprocess.TimeoutExpired when it, and all that it started, was ended."""
+    ours, held = os.pipe()
+    try:
+        guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", __file__, *words], env=env, stdin=ours, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
+        )  # fmt: skip
+    except BaseException:
+        os.close(held)
+        raise
+    finally:
+        os.close(ours)
+    try:
+        out, err = guard.communicate(timeout=seconds)
+    except BaseException:
+        os.close(held)
+        guard.communicate()
+        raise
+    os.close(held)
+    if guard.returncode == NOT_STARTED and err.startswith(NO_START):
+        raise OSError(err.removeprefix(NO_START).strip())
+    return subprocess.CompletedProcess(words, guard.returncode, out, err)
+
+
+def main(words: Sequence[str]) -> int:
+    """The process between: starts the command, and outlives it and all that it started."""
+    for each in STOPS:  # of those who sent it to everything here, the command is to answer; no child inherits this
+        signal.signal(each, lambda signum, frame: None)
+    if LINUX:
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        command = subprocess.Popen(words, stdin=subprocess.DEVNULL)
+    except OSError as error:
+        print(f"{NO_START}{error}", file=sys.stderr)
+        return NOT_STARTED
+    threading.Thread(target=follow, daemon=True).start()
+    code = command.wait()
+    end_all()
+    return code if code >= 0 else 128 - code
+
+
+def follow() -> None:
+    """Wait until whoever started this process is gone, or has enough of it."""
+    os.read(0, 1)
+    end_all()
+    os.killpg(0, signal.SIGKILL)
+
+
+def end_all() -> None:
+    """Kill what descends from this process, until nothing is left that may have started more."""
+    met: set[int] = set()
+    while new := set(descendants()) - met:
+        for pid in new:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        met |= new
+
+
+def descendants() -> Iterator[int]:
+    """The processes below this one, by the parents that Linux tells."""
+    parents: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            _, parent, *_ = path.read_text(errors="replace").rpartition(")")[2].split()
+            parents[int(path.parent.name)] = int(parent)
+    below = {os.getpid()}
+    while new := {pid for pid, parent in parents.items() if parent in below} - below:
+        yield from new
+        below |= new
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -21,19 +22,22 @@ from filelock import FileLock
 
 from canary_mlflow.errors import CanaryError, UsageError, one_line
 from canary_mlflow.interpreter import CHOSEN
-from canary_mlflow.upgrading import accounts
+from canary_mlflow.upgrading import accounts, orphans
 from canary_mlflow.upgrading.environments import OWN, SOURCE, build, key_of, own_code
-from canary_mlflow.upgrading.orphans import STARTER
 from canary_mlflow.upgrading.pins import Pins
 from canary_mlflow.upgrading.transcript import FOLDER
 from gates.model.records import Run
 
+AGAIN = "the same command goes on where it stopped"
 RESULT = "result.json"
 TRANSCRIPTS = "transcripts"
 ATTEMPT = "attempt-"
 FEWEST_STEPS = 3
 NO_ROOM = ("No space left on device", "Disk quota exceeded", "database or disk is full")
 """What a training says that fails for the disk, not for its packages."""
+STOPPED = tuple(128 + each for each in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
+"""Exit codes of what somebody stopped, as a machine that shuts down does: that tells nothing of packages."""
+SAYS_STOPPED = ("KeyboardInterrupt", "exit code 4: canary: stopped by", "exit code 4: canary: interrupted")
 PYTHON = ("python", "python3")
 """What stands for the environment's own."""
 _ENDED = re.compile(r"^canary: ((\w+) at .*) ended the run of seed \d+")  # what a canary says instead of a traceback
@@ -99,6 +103,8 @@ class Prober:
         found = self._run(python, Path(tempfile.mkdtemp(prefix=ATTEMPT, dir=place)), pins)
         if any(words in found.ended for words in NO_ROOM):
             raise CanaryError(f"the command with {place} found no room: {found.ended}; expected a disk with room")
+        if found.code in STOPPED or found.ended.startswith(SAYS_STOPPED):
+            raise CanaryError(f"the command with {place} was stopped from outside: {found.ended}; {AGAIN}")
         draft = place / f"{RESULT}.draft"
         draft.write_text(json.dumps(asdict(found)))
         draft.replace(place / RESULT)
@@ -133,10 +139,7 @@ class Prober:
         words = words_of(self.command)
         words[0] = str(python) if words[0] in PYTHON else words[0]
         try:
-            done = subprocess.run(
-                words, env=self._environment(python, place), capture_output=True, text=True, errors="replace",
-                timeout=60 * self.minutes, check=False,
-            )  # fmt: skip
+            done = orphans.run(words, self._environment(python, place), 60 * self.minutes)
             code, said, told = done.returncode, done.stderr, done.stdout
         except subprocess.TimeoutExpired:
             code, said, told = 124, f"TimeoutError: not finished after {self.minutes:g} minutes", ""
@@ -161,7 +164,6 @@ class Prober:
             "CANARY_KEYS": str(place / "keys"),
             "CANARY_CACHE": str(place / "cache"),  # one side's would be warm: it makes and saves a canary's model
             FOLDER: str(place / TRANSCRIPTS),
-            STARTER: str(os.getpid()),
             **self.overrides,
         }
 

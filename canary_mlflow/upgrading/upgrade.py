@@ -4,19 +4,20 @@ which release, and which default to set back."""
 from __future__ import annotations
 
 import json
+import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from canary_mlflow.upgrading import environments, old_defaults
+from canary_mlflow.upgrading import environments, old_defaults, orphans
 from canary_mlflow.upgrading.accounts import COSTS, REPEATS
 from canary_mlflow.upgrading.bisecting import Answer, first_bad, smallest
 from canary_mlflow.upgrading.judging import CRASH, Finding, compare
 from canary_mlflow.upgrading.pins import Change, Pins, Unresolvable, lock, moved
 from canary_mlflow.upgrading.probing import Probe, Prober
+from canary_mlflow.upgrading.uv import Unbuildable, pip_environment
 from gates.facts.exact import bare
 from gates.model.sides import ABSENT
 
@@ -33,6 +34,7 @@ BY_FACT = (
 )
 CHAINED = re.compile(r"\bat (trl|transformers|peft|accelerate|torch|datasets|tokenizers)/")
 MOST_RELEASES = 40
+SECONDS = 300  # for a list of releases
 Say = Callable[[str], None]
 
 
@@ -157,13 +159,13 @@ class Trial:
         looked for."""
         try:
             pins = self.set_of(moves)
-        except Unresolvable as error:
+            key = environments.key_of(pins)
+            if key not in self._answers:
+                self._answers[key] = self.judged(pins, what, costs=dear(wanted))
+            return self._answers[key]
+        except (Unresolvable, Unbuildable) as error:
             self.say(f"{what}: skipped, {error}")
             return str(error)
-        key = environments.key_of(pins)
-        if key not in self._answers:
-            self._answers[key] = self.judged(pins, what, costs=dear(wanted))
-        return self._answers[key]
 
     def set_of(self, moves: Sequence[Change]) -> dict[str, str]:
         """The packages at hand with these moved, and what has to move with them. Raises Unresolvable."""
@@ -235,7 +237,10 @@ class Trial:
     def release(self, found: Culprit, finding: Finding) -> Culprit:
         """The first bad release of the package, and whether the newest one is fine again."""
         (package,) = found.packages
-        between = releases(package, self.say)
+        known = known_releases(package.name)
+        if not known:
+            self.say(f"{package.name}: pip lists no releases of it here, so those between are not tried")
+        between = releases(package, known, self.say)
         others = [replace(package, now=version) for version in between]
 
         def test(one: Change) -> Answer:
@@ -244,14 +249,13 @@ class Trial:
         first, skipped = first_bad(others, test)
         before = [package.before, *between]
         good = before[before.index(first.now) - len(skipped) - 1]
-        fixed = self.newest_is_fine(package, finding)
+        fixed = self.newest_is_fine(package, next(iter(known), package.now), finding)
         return replace(
             found, release=first.now, good_release=good, fixed_in=fixed, skipped=tuple(one.now for one in skipped)
         )
 
-    def newest_is_fine(self, package: Change, finding: Finding) -> str:
+    def newest_is_fine(self, package: Change, newest: str, finding: Finding) -> str:
         """The newest release, where it is later than the one asked for and does not show it any more."""
-        newest = next(iter(known_releases(package.name)), package.now)
         if _order(newest) <= _order(package.now):
             return ""
         one = replace(package, now=newest)
@@ -305,15 +309,15 @@ def likeliest(finding: Finding, changes: Sequence[Change]) -> list[Change]:
 def known_releases(package: str) -> list[str]:
     """Its final releases, the newest first, as pip tells them. Empty where it does not."""
     command = [sys.executable, "-m", "pip", "index", "versions", package, "--disable-pip-version-check"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = orphans.run(command, pip_environment(os.environ), SECONDS)
     line = next((line for line in done.stdout.splitlines() if line.startswith("Available versions:")), "")
     return [word.strip() for word in line.partition(":")[2].split(",") if word.strip()]
 
 
-def releases(package: Change, say: Say) -> list[str]:
-    """Those after its version at hand, up to the one asked for, in order."""
+def releases(package: Change, known: Sequence[str], say: Say) -> list[str]:
+    """Those after its version at hand, up to the one asked for, in order. `known`: all, the newest first."""
     low, high = _order(package.before), _order(package.now)
-    found = [one for one in reversed(known_releases(package.name)) if low < _order(one) < high]
+    found = [one for one in reversed(known) if low < _order(one) < high]
     if len(found) > MOST_RELEASES:
         every = len(found) // MOST_RELEASES + 1
         say(f"{package.name}: {len(found)} releases between; only one of {every} is looked at")

@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from canary_mlflow.errors import CanaryError
+from canary_mlflow.upgrading import orphans
 
 NO_SOLUTION = "No solution found when resolving dependencies"
+UNBUILDABLE = "Failed to build"
 FROM_PIP = {"PIP_FIND_LINKS": "UV_FIND_LINKS", "PIP_INDEX_URL": "UV_DEFAULT_INDEX", "PIP_EXTRA_INDEX_URL": "UV_INDEX"}
 """Where pip looks uv looks too, unless it was told otherwise itself."""
 SECONDS = 1800
@@ -41,17 +43,20 @@ class UVFailed(CanaryError):
         self.text = _COLOUR.sub("", text)
 
 
+class Unbuildable(UVFailed):
+    """A package has no wheel for this machine, and cannot be built on it."""
+
+
 def uv(*words: str) -> str:
     """Its stdout. Raises CanaryError where there is no uv, UVFailed."""
     program = located()
     try:
-        done = subprocess.run(
-            [program, *words], capture_output=True, text=True, env=environment(os.environ), timeout=SECONDS, check=False
-        )
+        done = orphans.run([program, *words], environment(os.environ), SECONDS)
     except (OSError, subprocess.SubprocessError) as error:
         raise UVFailed(str(error)) from error
     if done.returncode:
-        raise UVFailed(done.stderr or done.stdout)
+        said = done.stderr or done.stdout
+        raise (Unbuildable if UNBUILDABLE in said and not any(word in said for word, _ in CAUSES) else UVFailed)(said)
     return done.stdout
 
 
@@ -68,3 +73,10 @@ def environment(given: Mapping[str, str]) -> dict[str, str]:
     """uv's environment variables, with what pip was told where uv was not."""
     from_pip = {FROM_PIP[name]: given[name] for name in FROM_PIP if name in given and FROM_PIP[name] not in given}
     return {**given, **from_pip, "UV_PYTHON": sys.executable, "UV_PYTHON_DOWNLOADS": "never"}
+
+
+def pip_environment(given: Mapping[str, str]) -> dict[str, str]:
+    """pip's environment variables, with what uv was told: where uv fetches nothing, pip does not."""
+    from_uv = {pip: given[uv].replace(",", " ") for pip, uv in FROM_PIP.items() if uv in given}
+    nowhere = any(given.get(name, "").lower() in ("1", "true") for name in ("UV_OFFLINE", "UV_NO_INDEX"))
+    return {**given, **from_uv, **({"PIP_NO_INDEX": "1"} if nowhere else {})}
