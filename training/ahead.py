@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from shutil import rmtree
@@ -19,8 +19,8 @@ def crew_of(config: CanaryConfig, scratch: Path, repeats: int) -> AbstractContex
     return workers(_folders(config, scratch, repeats), to_plain(config), config.algo.name, config.hardware.threads)
 
 
-def _folders(config: CanaryConfig, scratch: Path, repeats: int) -> list[Path]:
-    return [scratch / f"seed-{config.seed + index}" for index in range(repeats)]
+def _folders(config: CanaryConfig, scratch: Path, repeats: int) -> dict[Path, int]:
+    return {scratch / f"seed-{seed}": seed for seed in range(config.seed, config.seed + repeats)}
 
 
 def first_runs(config: CanaryConfig) -> int:
@@ -52,7 +52,7 @@ def begun(config: CanaryConfig, scratch: Path, check: Callable[[], None]) -> Ite
             _remove(new, folders)
 
 
-def _remove(new: Sequence[Path], folders: Sequence[Path]) -> None:
+def _remove(new: Sequence[Path], folders: Container[Path]) -> None:
     """Remove new folders, inner ones first: runs' folders with all that is in them, others unless a second session
     has begun there."""
     for folder in new:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -79,20 +81,24 @@ class Worker:
 
 
 @contextmanager
-def workers(folders: Sequence[Path], config: Mapping[str, Any], algo: str, threads: int) -> Iterator[Iterator[Worker]]:
-    """One fresh process per folder, in order; the end of the block ends those that are left.
+def workers(
+    folders: Mapping[Path, int], config: Mapping[str, Any], algo: str, threads: int
+) -> Iterator[Iterator[Worker]]:
+    """One fresh process per folder, for its seed, in order; the end of the block ends those that are left.
 
     Each run has its own process, so that memory peaks and warm-up mean the same every time. Loading torch and trl takes
     longer than a smoke run: a few processes load in parallel, and none trains before all of them are done, so that no
-    run is measured while another loads. `config`: what they will train, in the form of Job.config; only the seed may
-    still change.
+    run is measured while another loads. `config`: what they will train, in the form of Job.config, but for the seed.
     """
     started: list[Worker] = []
     ranks = devices.ranks(config.get("hardware", {}))
     ahead = max(1, AHEAD // ranks)
 
     def start(first: int) -> list[Worker]:
-        batch = [_start(folder, config, algo, threads, ranks) for folder in folders[first : first + ahead]]
+        batch = [
+            _start(folder, {**config, "seed": seed}, algo, threads, ranks)
+            for folder, seed in islice(folders.items(), first, first + ahead)
+        ]
         started.extend(batch)
         return batch
 
@@ -121,7 +127,7 @@ def run(worker: Worker, job: Job, timeout_seconds: float) -> Result:
     try:
         worker.process.stdin.write(GO)
         worker.process.stdin.flush()
-        code = worker.process.wait(timeout_seconds)
+        code = _wait(worker.process, timeout_seconds)
     except BrokenPipeError:
         code = worker.process.wait()
     except subprocess.TimeoutExpired:
@@ -132,6 +138,20 @@ def run(worker: Worker, job: Job, timeout_seconds: float) -> Result:
     if path.exists() and path.read_text(encoding="utf-8").strip():
         return read_result(path, job.run_id, seed)
     return Result(run_id=job.run_id, seed=seed, failure="error", reason=ending_of(code))
+
+
+def _wait(process: subprocess.Popen[bytes], seconds: float) -> int:
+    """The process's exit code as soon as it has one. Raises TimeoutExpired."""
+    with suppress(OSError):  # where there is no such descriptor, Popen looks every 0.05 s
+        descriptor = os.pidfd_open(process.pid)
+        try:
+            ended = select.poll()
+            ended.register(descriptor, select.POLLIN)
+            ended.poll(seconds * 1000)
+        finally:
+            os.close(descriptor)
+        seconds = 0.0
+    return process.wait(seconds)
 
 
 def reserve_result(folder: Path) -> None:

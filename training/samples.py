@@ -28,8 +28,10 @@ class FixedPrompts(TrainerCallback):
     """Draws answers greedily, without using any random stream. Calls `paused` when it is done, as its time belongs to
     no step. With quantized weights it runs only at the end, because a pass in eval mode may repack them."""
 
-    def __init__(self, config: CanaryConfig, data: Dataset, samples: Samples, paused: Callable[[], None]) -> None:
-        self.trainer: Any = None  # set once the trainer is built
+    def __init__(
+        self, config: CanaryConfig, data: Dataset, samples: Samples, paused: Callable[[], None], trainer: Any
+    ) -> None:
+        self._trainer = trainer
         self._rows = prompts_of(config, data).select(range(min(PROMPTS, len(data)))).to_list()
         self._prompts, self._samples, self._paused = [row["prompt"] for row in self._rows], samples, paused
         self._tokens = int(getattr(config.algo, "max_new_tokens", LONGEST))
@@ -47,7 +49,7 @@ class FixedPrompts(TrainerCallback):
 
     @torch.no_grad()
     def _asked(self, step: int) -> list[Answer]:
-        policy, tokenizer = policy_of(self.trainer), self.trainer.processing_class
+        policy, tokenizer = policy_of(self._trainer), self._trainer.processing_class
         was_training = policy.training
         policy.eval()
         try:
@@ -71,25 +73,25 @@ class FixedPrompts(TrainerCallback):
 
     def _rewards(self, answers: Any) -> Sequence[float | None]:
         """The scores that the reward of GRPO, RLOO or PPO gives the answers; None for other algorithms."""
-        tokenizer = self.trainer.processing_class
+        tokenizer = self._trainer.processing_class
         ids = [[token for token in row if token != tokenizer.pad_token_id] for row in answers.tolist()]
-        if hasattr(self.trainer, "reward_funcs"):
+        if hasattr(self._trainer, "reward_funcs"):
             given = {"prompts": self._prompts, "completion_ids": ids, **columns_of(self._rows)}
-            return [sum(scores) for scores in zip(*(one(**given) for one in self.trainer.reward_funcs), strict=True)]
-        if not hasattr(self.trainer, "reward"):
+            return [sum(scores) for scores in zip(*(one(**given) for one in self._trainer.reward_funcs), strict=True)]
+        if not hasattr(self._trainer, "reward"):
             return [None] * len(ids)
         from training.group_trainer import answers_of
 
         prompts = ids_of(self._prompts, tokenizer)
         given = answers_of(prompts, ids, tokenizer.pad_token_id, answers.device, self._rows)
-        return [float(score) for score in self.trainer.reward(given)]
+        return [float(score) for score in self._trainer.reward(given)]
 
     def _kl(self, policy: Any, ids: Any, prompt_mask: Any, answers: Any) -> list[float | None]:
         """log policy - log reference of each greedy answer; None without a separate reference model."""
-        reference = getattr(self.trainer, "ref_model", None) or getattr(self.trainer, "reference", None)
+        reference = getattr(self._trainer, "ref_model", None) or getattr(self._trainer, "reference", None)
         if reference is None:
             return [None] * len(ids)
-        kept = answers != self.trainer.processing_class.pad_token_id
+        kept = answers != self._trainer.processing_class.pad_token_id
         mask = torch.cat([prompt_mask, kept.long()], dim=1)
         own, base = (self._logps(model, ids, mask, answers) for model in (policy, reference))
         return [float(one) for one in ((own - base) * kept).sum(1)]

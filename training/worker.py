@@ -28,6 +28,7 @@ from training.process import CONFIG, FROM_TERMINAL, READY, Job, Prepared, reserv
 from training.sparing import spared
 
 if TYPE_CHECKING:
+    from training.building import Ahead
     from training.config import CanaryConfig
     from training.devices import Device
     from training.parts import Inputs
@@ -66,10 +67,11 @@ def main(folder: Path, algo: str) -> int:
 
 @dataclass
 class Loaded:
-    """What a run's process loaded before its turn: its data, or the exception that its libraries raised."""
+    """What a run's process has before its turn: its data, or the exception that its libraries raised."""
 
     inputs: Inputs | None = None
     broken: Exception | None = None
+    ahead: Ahead | None = None  # its trainer, if that was to be built before its turn
 
 
 def prepare(folder: Path, algo: str) -> Loaded:
@@ -79,7 +81,7 @@ def prepare(folder: Path, algo: str) -> Loaded:
     loaded, prepared = Loaded(), Prepared()
     try:
         load(algo)
-        loaded.inputs, prepared = _read_inputs(folder)
+        prepared = _read_inputs(folder, loaded)
     except UsageError as error:
         prepared = Prepared(refusal=str(error))
     except Exception as error:  # noqa: BLE001 - a failed import is recorded like one that breaks later
@@ -93,17 +95,21 @@ def prepare(folder: Path, algo: str) -> Loaded:
     return loaded
 
 
-def _read_inputs(folder: Path) -> tuple[Inputs, Prepared]:
+def _read_inputs(folder: Path, loaded: Loaded) -> Prepared:
+    from training.building import build_ahead, is_small
     from training.compose import read_back
     from training.devices import settle
     from training.parts import prepare_inputs
     from training.workload import describe
 
-    config = read_back(json.loads((folder / CONFIG).read_text()))
+    plain = json.loads((folder / CONFIG).read_text())
+    config = read_back(plain)
     device = settle(config.hardware)
-    inputs = prepare_inputs(config)
+    loaded.inputs = inputs = prepare_inputs(config)
     refuse_unequal_ranks(config, inputs.data.eval_rows, device.ranks)
-    return inputs, Prepared(workload=describe(config, inputs, device), note=_note(inputs, device))
+    if is_small(inputs, device):
+        loaded.ahead = build_ahead(plain, config, inputs, device, folder)
+    return Prepared(workload=describe(config, inputs, device), note=_note(inputs, device))
 
 
 def refuse_unequal_ranks(config: CanaryConfig, rows: int, ranks: int) -> None:
@@ -194,7 +200,7 @@ def _attempt(job: Job, folder: Path, loaded: Loaded) -> End:
     try:
         if loaded.broken is not None:
             raise loaded.broken
-        _train(job, folder, loaded.inputs, end)
+        _train(job, folder, loaded, end)
     except UsageError as error:
         end.failure, end.reason = "config", str(error)
     except Stopped as error:
@@ -224,33 +230,32 @@ def _explain(end: End, error: BaseException) -> None:
         end.failure, end.reason, end.lost = "error", str(error), True
 
 
-def _train(job: Job, folder: Path, inputs: Inputs | None, end: End) -> None:
+def _train(job: Job, folder: Path, loaded: Loaded, end: End) -> None:
     import gc
 
     from tqdm.contrib.logging import logging_redirect_tqdm
-    from transformers import PrinterCallback, set_seed
 
     from canary_mlflow.tracking.callback import CanaryCallback
     from canary_mlflow.tracking.histories import RUN_NOTE_TAG
     from canary_mlflow.tracking.sinks import SINKS
-    from training import faults
-    from training.algorithms import build
+    from training.building import build_run, put_in_place
     from training.compose import read_back
     from training.devices import settle
-    from training.evaluation import EvaluateAtEnd, repeat_evaluation
+    from training.evaluation import repeat_evaluation
     from training.memory import rounding
     from training.mlflow_model import evidence_only, read_model, write_model
-    from training.parts import build_parts, prepare_inputs
+    from training.parts import prepare_inputs
     from training.progress import ProgressBar
     from training.samples import FixedPrompts
     from training.workload import describe
 
     config = read_back(job.config)
-    set_seed(config.seed)  # before anything is built; PPO's permutations come from numpy
     device = settle(config.hardware)
-    inputs = inputs or prepare_inputs(config)
-    parts = faults.prepare(build_parts(config, device, inputs), config.fault)
+    inputs = loaded.inputs or prepare_inputs(config)
     end.workload = describe(config, inputs, device)
+    ahead, loaded.ahead = loaded.ahead, None
+    built = (ahead and ahead.take(job.config)) or build_run(config, inputs, device, folder)
+    parts, trainer = built.parts, built.trainer
     canary = CanaryCallback(
         run_id=job.run_id,
         tracking_uri=job.tracking_uri,
@@ -269,15 +274,10 @@ def _train(job: Job, folder: Path, inputs: Inputs | None, end: End) -> None:
         starts_fresh=True,  # every canary builds its reference from the start model, and a new adapter
     )
     progress = ProgressBar(job.label)
-    callbacks = [canary, progress, EvaluateAtEnd()]
+    callbacks = [canary, progress, built.evaluate]
     if canary.samples is not None and config.algo.head == "language":
-        callbacks.append(FixedPrompts(config, parts.eval_dataset, canary.samples, canary.paused))
-    trainer = build(faults.configure(config), parts, device, folder / "trainer", callbacks)
-    for callback in callbacks:
-        if isinstance(callback, FixedPrompts):
-            callback.trainer = trainer
-    trainer.remove_callback(PrinterCallback)  # the progress bar shows it better
-    faults.install(trainer, config.fault)
+        callbacks.append(FixedPrompts(config, parts.eval_dataset, canary.samples, canary.paused, trainer))
+    put_in_place(trainer, built.evaluate, callbacks)
     # One full collection costs 0.3 s once torch and transformers are loaded; without this it would fall into some step.
     gc.collect()
     gc.freeze()

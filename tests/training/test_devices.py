@@ -72,7 +72,7 @@ def test_a_runs_process_sees_one_device(tmp_path, monkeypatch):
     shell.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(shell))
     config = {"hardware": {"device": "auto", "deterministic": True}}
-    with process.workers([tmp_path / "seed-0"], config, "sft", 1) as crew:
+    with process.workers({tmp_path / "seed-0": 0}, config, "sft", 1) as crew:
         (worker,) = crew
         worker.process.wait()
     assert (tmp_path / "seed-0" / "seen").read_text() == "GPU-one :4096:8\n"
