@@ -17,8 +17,9 @@ from canary_mlflow.tracking.session import close_run, create_child_run, open_ses
 from canary_mlflow.tracking.store import prepare_store
 from gates import Run
 from training.command_line import parse
-from training.compose import check, register_schemas, to_plain
+from training.compose import check, register_schemas
 from training.naming import run_params, run_tags
+from training.plain import to_plain
 from training.process import Job, read_result
 
 WORK = """

@@ -91,7 +91,8 @@ def test_a_copied_store_is_what_mlflow_makes(tmp_path: Path) -> None:
 CONFIGS = """
 import json, pathlib, sys
 from training.command_line import parse
-from training.compose import check, register_schemas, to_plain
+from training.compose import check, register_schemas
+from training.plain import to_plain
 register_schemas()
 file = pathlib.Path(sys.argv[1], "adapter", "mine.yaml")
 for rank in ("4", "16"):

@@ -34,7 +34,7 @@ class Built:
 class Ahead:
     """What was built for a configuration, or the exception that this raised."""
 
-    plain: dict[str, Any]  # training.compose.to_plain
+    plain: dict[str, Any]  # training.plain.to_plain
     built: Built | None = None
     error: Exception | None = None
 

@@ -14,12 +14,12 @@ from canary_mlflow.errors import UsageError, one_line
 from canary_mlflow.files.source import read_bytes
 from canary_mlflow.shown import echo
 from training import datasets
-from training.compose import read_back, to_plain
 from training.config import CanaryConfig
 from training.datasets import embedded
 from training.datasets.rows import shuffled
 from training.edge import ended
 from training.errors import SetupError
+from training.plain import read_back, to_plain
 from training.reward_checks import RewardCheck, check, load
 from training.reward_model import reward_folder
 

@@ -18,9 +18,9 @@ from canary_mlflow.tracking.owner import lease
 from canary_mlflow.tracking.store import resolve
 from training import launch
 from training.ahead import crew_of
-from training.compose import to_plain
 from training.config import CanaryConfig
 from training.in_session import say
+from training.plain import to_plain
 from training.process import Prepared, Result, Worker
 
 if TYPE_CHECKING:

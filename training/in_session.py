@@ -65,7 +65,7 @@ def maker_in_session(
     client: MlflowClient, session: str, subject: str, config: CanaryConfig, scratch: Path
 ) -> Iterator[Launched]:
     """The maker of more runs for the running session, at the place where its launcher makes runs."""
-    from training.compose import to_plain
+    from training.plain import to_plain
 
     if config.launcher.name == "ray":
         with (

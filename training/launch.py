@@ -38,11 +38,11 @@ from canary_mlflow.tracking.session import (
 from canary_mlflow.tracking.store import prepare_store
 from training.ahead import first_runs
 from training.checks import runs_of
-from training.compose import to_plain
 from training.config import CanaryConfig
 from training.errors import SetupError
 from training.in_session import maker_in_session, say
 from training.naming import choose_model_name, run_name, run_params, run_tags, session_name, session_tags
+from training.plain import to_plain
 from training.process import Job, Result, Worker, run
 from training.recheck import recheck
 

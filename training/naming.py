@@ -13,8 +13,8 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.registry.evidence import work_of_champion
 from canary_mlflow.tracking.histories import NOT_PROMOTABLE_TAG
 from training import faults
-from training.compose import to_plain
 from training.config import CanaryConfig
+from training.plain import to_plain
 from training.workload import digest_of
 
 if TYPE_CHECKING:

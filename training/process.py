@@ -32,7 +32,7 @@ CONFIG, READY = "config.json", "ready.json"  # in a run's scratch folder: what i
 class Job:
     """What a run's process needs to know; travels as JSON."""
 
-    config: dict[str, Any]  # training.compose.to_plain
+    config: dict[str, Any]  # training.plain.to_plain
     run_id: str
     tracking_uri: str
     label: str  # for the progress bar

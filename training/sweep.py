@@ -22,9 +22,9 @@ from canary_mlflow.tracking.store import prepare_store
 from training import launch
 from training.ahead import crew_of
 from training.cells import CELL_TAG, MODEL_TAG, cell_of, judge_cells, table, worst
-from training.compose import to_plain
 from training.config import CanaryConfig
 from training.naming import default_model_name
+from training.plain import to_plain
 from training.preflight import check_machine
 from training.process import GRACE
 

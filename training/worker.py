@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 LIBRARIES = (
     "canary_mlflow.tracking.callback",
     "mlflow.store.tracking.sqlalchemy_store",  # MLflow imports it when it first opens a database, for 2 s
-    "training.compose",
+    "training.plain",
     "training.parts",
     "transformers.trainer",
 )
@@ -97,9 +97,9 @@ def prepare(folder: Path, algo: str) -> Loaded:
 
 def _read_inputs(folder: Path, loaded: Loaded) -> Prepared:
     from training.building import build_ahead, is_small
-    from training.compose import read_back
     from training.devices import settle
     from training.parts import prepare_inputs
+    from training.plain import read_back
     from training.workload import describe
 
     plain = json.loads((folder / CONFIG).read_text())
@@ -239,12 +239,12 @@ def _train(job: Job, folder: Path, loaded: Loaded, end: End) -> None:
     from canary_mlflow.tracking.histories import RUN_NOTE_TAG
     from canary_mlflow.tracking.sinks import SINKS
     from training.building import build_run, put_in_place
-    from training.compose import read_back
     from training.devices import settle
     from training.evaluation import repeat_evaluation
     from training.memory import rounding
     from training.mlflow_model import evidence_only, read_model, write_model
     from training.parts import prepare_inputs
+    from training.plain import read_back
     from training.progress import ProgressBar
     from training.samples import FixedPrompts
     from training.workload import describe

@@ -354,7 +354,8 @@ TINY = ("algo=sft", "train.max_steps=3", "tier.train_rows=32", "tier.eval_rows=8
 def config() -> dict[str, Any]:
     """Of a tiny canary."""
     from training.command_line import expand, parse
-    from training.compose import check, register_schemas, to_plain
+    from training.compose import check, register_schemas
+    from training.plain import to_plain
 
     register_schemas()
     return to_plain(check(parse(expand(list(TINY))))[0])

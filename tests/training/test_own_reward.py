@@ -13,11 +13,12 @@ from forked_runs import ForkedRuns
 from canary_mlflow.errors import UsageError
 from training import own_reward
 from training.command_line import parse
-from training.compose import check, read_back, register_schemas, to_plain
+from training.compose import check, register_schemas
 from training.config import CanaryConfig
 from training.devices import Device
 from training.errors import SetupError
 from training.parts import prepare_inputs
+from training.plain import read_back, to_plain
 from training.preflight import preflight
 from training.rewards import Answers
 from training.scoring import rewards_of, sum_of
