@@ -5,9 +5,9 @@
     python benchmarks/root_cause.py --campaign    # the campaign's whole sessions: each fault, and unchanged code
 
 Each candidate is a session of `--runs` runs. The rules are not told its fault: they see the numbers it recorded. Top-1
-and top-3 count those that the gate sees (BLOCK, or INCONCLUSIVE with a cause); unchanged sessions should name none.
-What FOLDER holds is not trained again; `--minutes 0` trains nothing. `--busy`: a busy loop holds a core beside every
-second session. One JSON line at the end.
+and top-3 count those that the gate sees (BLOCK, or INCONCLUSIVE with a cause). Unchanged sessions should name none, nor
+should any two of them, the champion's among them, whatever their verdict. What FOLDER holds is not trained again;
+`--minutes 0` trains nothing. `--busy`: a busy loop holds a core beside every second session. One JSON line at the end.
 """
 
 from __future__ import annotations
@@ -150,7 +150,12 @@ def calm_pairs(sessions: list[dict[str, Any]]) -> dict[str, Any]:
     for at, one in enumerate(sessions):
         if one["kind"] in ("baseline", "unchanged"):
             sides.setdefault((one["algo"], one["file"]), []).append([kept(at, run) for run in one["runs"]])
-    pairs = [pair for each in sides.values() for pair in permutations(each, 2)]
+    return causes_of_pairs(list(sides.values()))
+
+
+def causes_of_pairs(alike: list[list[list[Run]]]) -> dict[str, Any]:
+    """In how many pairs of sessions that did the same a cause is named, whatever their verdict."""
+    pairs = [pair for each in alike for pair in permutations(each, 2)]
     named = [[one.rule for one in root_causes(*pair)] for pair in pairs]
     return {"unchanged_pairs": len(pairs), "named": sum(map(bool, named)), "rules": sorted({*chain(*named)})}
 
@@ -201,6 +206,7 @@ def main() -> None:
         print(json.dumps({**whole_sessions(sessions), **calm_pairs(sessions)}))
         return
     last, found = time.monotonic() + 60 * given.minutes, []
+    unchanged: dict[str, list[list[Run]]] = {}
     for at, cell in enumerate(cells(given.algos, given.faults, given.scales, given.unchanged, given.seed)):
         place = given.folder.absolute() / cell.name
         if time.monotonic() > last and not (place / "done").exists():
@@ -208,6 +214,8 @@ def main() -> None:
         champion = runs(given.folder.absolute() / f"{cell.algo}-champion", [f"algo={cell.algo}", "hardware=cpu"])
         candidate = runs(place, words_of(cell, given.runs), given.busy and at % 2 == 1)
         found.append((cell, score(cell, champion, candidate)))
+        if not cell.fault:
+            unchanged.setdefault(cell.algo, [champion]).append(candidate)
         print(json.dumps(found[-1][1]), flush=True)
     calm = [one for cell, one in found if not cell.fault]
     scales = {
@@ -216,6 +224,7 @@ def main() -> None:
     named = sum(bool(one["named"]) for one in calm)
     print(json.dumps({
         **counts([one for cell, one in found if cell.fault]), "unchanged": len(calm), "unchanged_named": named,
+        **causes_of_pairs(list(unchanged.values())),
         "scales": {scale: counts(cells) for scale, cells in scales.items()},
     }))  # fmt: skip
 
