@@ -118,10 +118,12 @@ def state(place: Path, job: str) -> str:
     """In Slurm's words."""
     if (place / f"{job}.cancelled").exists():
         return "CANCELLED by 0"
+    process = place / f"{job}.pid"
+    alive = process.exists() and Path("/proc", process.read_text()).exists()  # asked first: it may end meanwhile
     ended = place / f"{job}.ended"
     if ended.exists():
         return ended.read_text().strip() or "RUNNING"
-    return "RUNNING" if Path("/proc", (place / f"{job}.pid").read_text()).exists() else "NODE_FAIL"
+    return "RUNNING" if alive else "NODE_FAIL"
 
 
 def scancel(place: Path, quiet: str, *jobs: str) -> int:
