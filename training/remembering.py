@@ -62,11 +62,16 @@ def state_of_files(folder: str) -> str:
     return _digest(sorted(_files(folder))).hex()
 
 
+def state_of_file(file: str) -> str:
+    """Name, time and size of a file."""
+    found = os.stat(file)
+    return f"{file} {found.st_mtime_ns} {found.st_size}"
+
+
 def _files(folder: str) -> Iterator[str]:
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir():
                 yield from () if entry.name == "__pycache__" else _files(entry.path)
             else:
-                found = entry.stat()
-                yield f"{entry.path} {found.st_mtime_ns} {found.st_size}"
+                yield state_of_file(entry.path)

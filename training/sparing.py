@@ -13,7 +13,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-from training.remembering import places_of_packages, remembered, state_of_files
+from training.remembering import places_of_packages, remembered, state_of_file, state_of_files
 
 EXPORTS = "define_import_structure"  # in Transformers
 
@@ -55,7 +55,8 @@ def keep_exports(module: ModuleType) -> None:
     def kept(place: Any, *more: Any, **named: Any) -> Any:
         folder = str(place) if os.path.isdir(place) else os.path.dirname(place)
         asked = f"{EXPORTS} {place} {more} {named}"
-        return remembered(asked, [state_of_files(folder)], lambda: find(place, *more, **named))
+        state = [state_of_file(str(module.__file__)), state_of_files(folder)]
+        return remembered(asked, state, lambda: find(place, *more, **named))
 
     setattr(module, EXPORTS, kept)
 
