@@ -279,7 +279,17 @@ WIDER = tuple(
          ("transformers", "4.51.3", "4.52.4"), crashes("TypeError")),
     )
 )  # fmt: skip
-ROWS = (*SEEN, *UNSEEN, *LATER, *WIDER)
+OWN = tuple(
+    Row(script="own.py", name=name, source=source, base=base, culprit=culprit, good=good, bad=bad, kind=name,
+        shows=shows)
+    for name, source, base, (culprit, good, bad), shows in (
+        ("answer-only", "trl#4880, Megatron-LM#4450", {**MIDDLE, "peft": "0.18.1"},
+         ("transformers", "4.57.3", "5.3.0"), first_loss_otherwise),
+        ("own-loss", "transformers#36331, closer-look-LLM-unlearning#1", OLDER, ("transformers", "4.45.2", "4.46.3"),
+         crashes("num_items_in_batch")),
+    )
+)  # fmt: skip
+ROWS = (*SEEN, *UNSEEN, *LATER, *WIDER, *OWN)
 CONSECUTIVE = {
     "accelerate": ("whole-accumulation", "1.11.0 1.12.0 1.13.0 1.14.0 1.15.0"),
     "peft": ("whole-lora", "0.17.1 0.18.1 0.19.1 0.20.0 0.21.2"),
