@@ -71,13 +71,15 @@ def _make(place: Path, pins: Pins) -> None:
 
 def _share_bytecode(place: Path) -> None:
     """Link bytecode that another environment has compiled: compiling torch and transformers is half of a first
-    training. Python uses a compiled file only for a source of the same size and time, which hard links have."""
+    training. It must be of the same source, one file by hard links: Python looks at no more than size and second, which
+    two releases unpacked in the same second may share."""
     others = [one.parent for one in place.parent.glob(f"*/{COMPLETE}") if one.parent != place]
     for other in sorted(others, key=lambda one: (one / COMPLETE).stat().st_mtime)[-SHARED_FROM:]:
         for compiled in other.glob("lib/python*/site-packages/**/__pycache__/*.pyc"):
             link = place / compiled.relative_to(other)
             source = link.parent.parent / f"{compiled.name.partition('.')[0]}.py"
-            if source.exists() and not link.exists():
+            compiled_from = compiled.parent.parent / source.name
+            if source.exists() and compiled_from.exists() and source.samefile(compiled_from) and not link.exists():
                 link.parent.mkdir(exist_ok=True)
                 os.link(compiled, link)
 

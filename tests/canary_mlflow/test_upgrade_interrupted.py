@@ -101,7 +101,7 @@ def gone(pid: str) -> bool:
         return True
 
 
-@pytest.mark.full
+@pytest.mark.full  # more seconds than a daily run has
 @linux
 def test_a_bisection_that_was_stopped_twice_goes_on_and_makes_nothing_twice(workplace: Workplace) -> None:
     """cab is the likelier culprit by its name, ware is it since release 3, and its release 2 cannot be built."""
