@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
 from gates.evidence.clocks import Pairs, invalid_clocks
+from gates.facts.check import with_fresh
+from gates.facts.exact import not_compared
 from gates.model.metrics import metrics_with
 from gates.model.policy import Policy, matches
 from gates.model.records import Run
@@ -29,6 +31,7 @@ def notes(policy: Policy, baseline: Side, candidate: Side, pairs: Pairs) -> tupl
         *_as_one("candidate", candidate.finished),
         *_clocks(policy, baseline.finished, candidate.finished, pairs.beside),
         *_pairs(pairs),
+        *_facts(baseline.evidence, candidate.evidence, pairs),
     )
 
 
@@ -84,6 +87,11 @@ def _clocks(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run], f
         who = "; ".join(f"{name} {runs}" for name, runs in named if runs)
         said = f"{who}: {'one' if len(alike) > 1 else 'it'} {invalid[alike[0]].seen}"
         yield f"clock not usable: {len(alike)} of {len(everyone)} runs {what} ({said})"
+
+
+def _facts(baseline: Sequence[Run], candidate: Sequence[Run], pairs: Pairs) -> Iterator[str]:
+    if why := not_compared(with_fresh(baseline, pairs.made), candidate):
+        yield f"tokens, labels and losses of the first steps are not compared: {why}"
 
 
 def _pairs(pairs: Pairs) -> Iterator[str]:

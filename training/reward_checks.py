@@ -133,7 +133,7 @@ def _accuracy(accuracy: float, low: float, high: float, pairs: int, *, constant:
     said = f"{100 * accuracy:.0f} % of {pairs} pairs ranked correctly [{100 * low:.0f}, {100 * high:.0f}]"
     if low > CHANCE:
         return Finding(name="accuracy", fine=True, said=said)
-    what = "the preferences are reversed" if high < CHANCE else "no better than chance"
+    what = "worse than chance, as if the preferences were reversed" if high < CHANCE else "no better than chance"
     return Finding(name="accuracy", fine=False, said=f"{said}: {what}")
 
 

@@ -84,7 +84,7 @@ def lock(exact: Pins, names: Iterable[str], preferred: Pins) -> dict[str, str]:
 
 def _said(error: UVFailed, exact: Pins) -> CanaryError:
     text = " ".join(error.text.split())
-    if "not found in the cache" in text:
+    if "not found in the cache" in text or "network was disabled" in text:
         return CanaryError("uv is offline (UV_OFFLINE) and its cache lacks a package that is needed")
     for name, version in exact.items():
         if f"{name} was not found in the package registry" in text or f"{name} was not found in the provided" in text:

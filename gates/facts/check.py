@@ -41,14 +41,19 @@ def what_differs(
     """As `differences`, with the deciding facts marked. A seed's fresh baseline run replaces the stored one, if one was
     made beside the candidate's. `judged`: the sides compare, and the policy asks for the check; else no fact
     decides."""
-    made = {run.seed for run in fresh}
-    held = (*fresh, *(run for run in baseline if run.seed not in made))
+    held = with_fresh(baseline, fresh)
     found, compared = differences(baseline, candidate, held)
     explained = on_purpose(found, held, candidate)
     if not judged or explained or CONFIGURATION not in compared:
         return found, compared
     marked = {one.key: one for one in deciding(found, held, candidate)}
     return tuple(marked.get(one.key, one) if one.group == FACTS else one for one in found), compared
+
+
+def with_fresh(baseline: Sequence[Run], fresh: Sequence[Run]) -> tuple[Run, ...]:
+    """The baseline's runs, those that were made beside the candidate's in place of the stored ones of their seeds."""
+    made = {run.seed for run in fresh}
+    return (*fresh, *(run for run in baseline if run.seed not in made))
 
 
 def fact_checks(

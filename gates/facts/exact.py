@@ -41,7 +41,7 @@ IMPLEMENTED = frozenset({"fused", "foreach", "capturable", "differentiable"})
 SEPARATOR = " | "
 OUTCOME = "outcome."
 """Of a variant: how its short training ended, what trained then, and whether it goes on from its checkpoint."""
-Values = dict[int | None, str]
+Values = dict[int | None, set[str]]
 Kind = Callable[[Difference], bool]
 Rounding = tuple[float, float]
 """The precision's own relative error, and the least size that it is of."""
@@ -63,8 +63,9 @@ def facts_of(run: Run) -> dict[str, str]:
 
 
 def fact_differences(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[Difference]:
-    """What differs, each fact once, deciding facts first. Runs of the same seed are compared; if no seed is shared,
-    only the facts that are the same in all runs of a side and do not follow from a seed."""
+    """What differs, each fact once, deciding facts first. Runs of the same seed are compared. If no seed is shared,
+    only facts that do not follow from a seed: those that are the same in all runs of a side, and numbers, if all of one
+    side are below all of the other."""
     left, right = _by_key(baseline), _by_key(candidate)
     usual = [_by_key(side, defaults_of) for side in (baseline, candidate)]
     flipped = usual[0].keys() & usual[1].keys()
@@ -151,20 +152,21 @@ def _difference(key: str, before: Values, now: Values, rounding: Rounding) -> Di
     if not before or not now:
         if bare(_group(key)) not in DEFAULTED:
             return None
-        values = [{*side.values()} for side in (before, now)]
+        values = [_all(side) for side in (before, now)]
         if any(len(side) > 1 for side in values):
             return None
         here, there = (next(iter(side), ABSENT) for side in values)
         return Difference(key=key, baseline=here, candidate=there, group=FACTS)
-    seeds = sorted(seed for seed in before.keys() & now.keys() if seed is not None)
+    seeds = sorted(
+        seed for seed in before.keys() & now.keys() if len(before[seed]) == len(now[seed]) == 1 and seed is not None
+    )
+    apart = [seed for seed in seeds if before[seed] != now[seed]]
     if seeds:
-        apart = [seed for seed in seeds if before[seed] != now[seed]]
-        pairs = [(before[seed], now[seed]) for seed in apart]
-    elif bare(key).startswith(FIRST) or len({*before.values()}) > 1 or len({*now.values()}) > 1:
+        pairs = [(min(before[seed]), min(now[seed])) for seed in apart]
+    elif bare(key).startswith(FIRST):
         return None
     else:
-        apart = []
-        pairs = [pair] if (pair := (next(iter(before.values())), next(iter(now.values()))))[0] != pair[1] else []
+        pairs = _clear_of(_all(before), _all(now))
     if not pairs:
         return None
     if len({*pairs}) == 1:
@@ -177,6 +179,21 @@ def _difference(key: str, before: Values, now: Values, rounding: Rounding) -> Di
         seeds=tuple(apart),
         rounding=all(_rounds(key, here, there, rounding) for here, there in pairs),
     )
+
+
+def _all(values: Values) -> set[str]:
+    return {value for held in values.values() for value in held}
+
+
+def _clear_of(before: set[str], now: set[str]) -> list[tuple[str, str]]:
+    """The two values that are next to each other, where all of one side are clear of all of the other; else none."""
+    if len(before) == len(now) == 1:
+        return [] if before == now else [(min(before), min(now))]
+    if not all(value.isdigit() for value in before | now):
+        return []
+    here, there = sorted(before, key=int), sorted(now, key=int)
+    below, above = (here[0], there[-1]), (here[-1], there[0])
+    return [pair for pair, way in ((below, 1), (above, -1)) if way * int(pair[0]) > way * int(pair[1])]
 
 
 def defaults_of(run: Run) -> dict[str, str]:
@@ -192,16 +209,38 @@ def unset(side: Sequence[Run]) -> frozenset[str]:
 
 
 def _by_key(runs: Sequence[Run], facts: Callable[[Run], Mapping[str, str]] = facts_of) -> dict[str, Values]:
-    """Key → seed → value. A fact that differs between two runs of one seed on one side is not reproducible, and is left
-    out."""
+    """Key → seed → values. A fact of the first steps that differs between two runs of one seed on one side is not
+    reproducible, and is left out."""
     found: dict[str, Values] = {}
-    unsteady: set[str] = set()
     for run in runs:
         for key, value in facts(run).items():
-            held = found.setdefault(key, {})
-            if held.setdefault(run.seed, value) != value and (run.seed is not None or bare(key).startswith(FIRST)):
-                unsteady.add(key)
-    return {key: values for key, values in found.items() if key not in unsteady}
+            found.setdefault(key, {}).setdefault(run.seed, set()).add(value)
+    return {key: values for key, values in found.items() if not _unsteady(key, values)}
+
+
+def _unsteady(key: str, values: Values) -> bool:
+    return bare(key).startswith(FIRST) and any(len(held) > 1 for held in values.values())
+
+
+def not_compared(baseline: Sequence[Run], candidate: Sequence[Run]) -> str:
+    """Why facts of the first steps are not compared, although both sides recorded facts; '' if they are."""
+    sides = [[run for run in side if run.facts] for side in (baseline, candidate)]
+    seeds = [{run.seed for run in side} - {None} for side in sides]
+    if all(sides) and not seeds[0] & seeds[1]:
+        return "no seed in common"
+    twice = sorted({seed for side in sides for seed in _seeds_that_differ(side)})
+    which = f"{'seed' if len(twice) == 1 else 'seeds'} {', '.join(map(str, twice))}"
+    return f"runs of {which} differ among themselves" if twice else ""
+
+
+def _seeds_that_differ(runs: Sequence[Run]) -> Iterable[int]:
+    """Seeds that were run twice with other facts of the first steps."""
+    firsts: dict[int, set[tuple[tuple[str, str], ...]]] = {}
+    for run in runs:
+        if run.seed is not None:
+            first = tuple(sorted(pair for pair in facts_of(run).items() if bare(pair[0]).startswith(FIRST)))
+            firsts.setdefault(run.seed, set()).add(first)
+    return [seed for seed, found in firsts.items() if len(found) > 1]
 
 
 def _rounds(key: str, before: str, now: str, rounding: Rounding) -> bool:

@@ -145,6 +145,36 @@ def test_fewer_is_a_regression_and_more_is_shown(smoke: Any, side: Any) -> None:
     assert (check_or_none(more), facts_in(more)["parameters.trainable"].decides) == (None, False)
 
 
+@pytest.mark.parametrize("seeds", [(7, 8, 9), (0, 0, 1, 2)], ids=["other seeds", "a seed twice"])
+def test_fewer_in_every_run_is_a_regression_whatever_the_seeds(
+    smoke: Any, side: Any, recorded: Any, seeds: tuple[int, ...]
+) -> None:
+    """A candidate whose runs train another number each, all of them fewer, does not hide it by its seeds."""
+
+    def with_counts(first: int) -> Version:
+        some = [
+            recorded(f"b{at}-", seed, facts={"parameters.trainable": str(first + 10 * at)})
+            for at, seed in enumerate(seeds)
+        ]
+        return Version(model="m", version="b", runs=tuple(some))
+
+    fewer = judge(smoke, side("a"), with_counts(9_000))
+    assert (fewer.outcome, facts_in(fewer)["parameters.trainable"].decides) == (Outcome.BLOCK, True)
+    assert judge(smoke, side("a"), with_counts(14_080)).outcome is not Outcome.BLOCK
+
+
+def test_first_steps_that_are_not_compared_are_said(smoke: Any, side: Any, recorded: Any) -> None:
+    def said(baseline: Version, candidate: Version) -> str:
+        return " ".join(note for note in judge(smoke, baseline, candidate).notes if "first steps" in note)
+
+    assert said(side("a"), side("b")) == ""
+    assert said(side("a"), side("b", range(3, 6))).endswith("are not compared: no seed in common")
+    twice = replace(side("b"), runs=(*side("b").runs, recorded("again", 0, loss=5.5)))
+    assert said(side("a"), twice).endswith("are not compared: runs of seed 0 differ among themselves")
+    fresh = replace(side("a"), fresh=(recorded("fresh", 0, loss=7.0), recorded("fresh", 1, loss=8.0)))
+    assert said(fresh, side("b")) == ""  # stored runs of these seeds do not count
+
+
 def test_a_run_that_does_not_repeat_itself_tells_nothing(smoke: Any, side: Any, recorded: Any) -> None:
     """On some hardware two runs of one seed have other first losses."""
     before = side("a")

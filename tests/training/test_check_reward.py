@@ -54,7 +54,7 @@ def test_a_good_model_is_told_from_bad_ones() -> None:
     assert found["good"].low > 0.5
     against = {name: " ".join(one.said for one in found[name].findings if one.fine is False) for name in found}
     assert "no better than chance" in against["random"]
-    assert "the preferences are reversed" in against["reversed"]
+    assert "as if the preferences were reversed" in against["reversed"]
     assert against["constant"] == "every text has the same score"
     assert "it scores the length and nothing else" in against["length"]
 
