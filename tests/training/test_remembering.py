@@ -19,14 +19,14 @@ from training.sparing import spared
 plainly = importlib.metadata.packages_distributions
 with spared():
     import transformers
-    listed = importlib.metadata.packages_distributions()
+    made, listed = (importlib.metadata.packages_distributions() for _ in range(2))
 from transformers.utils.import_utils import define_import_structure as kept
 
 models = Path(transformers.__path__[0], "models")
 for asked in [(models, "models"), (str(models / "__init__.py"),), (str(models / "gpt_neox" / "__init__.py"),)]:
-    assert kept(*asked) == kept.__wrapped__(*asked), asked
+    assert kept(*asked) == kept(*asked) == kept.__wrapped__(*asked), asked  # made, or found by the import; remembered
 assert transformers.GPTNeoXForCausalLM.__name__ == "GPTNeoXForCausalLM"
-assert listed == plainly() and importlib.metadata.packages_distributions is plainly
+assert made == listed == plainly() and importlib.metadata.packages_distributions is plainly
 print("the same")
 """
 
@@ -100,6 +100,5 @@ def test_an_installed_package_changes_the_places(tmp_path: Path, monkeypatch: py
 
 
 def test_what_libraries_are_told_is_what_they_would_find() -> None:
-    for _ in ("found", "remembered"):
-        done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, timeout=300)
-        assert done.stdout.strip() == "the same", done.stderr
+    done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, timeout=300)
+    assert done.stdout.strip() == "the same", done.stderr
