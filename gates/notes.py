@@ -90,8 +90,8 @@ def _clocks(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run], f
 
 
 def _facts(baseline: Sequence[Run], candidate: Sequence[Run], pairs: Pairs) -> Iterator[str]:
-    if why := not_compared(with_fresh(baseline, pairs.made), candidate):
-        yield f"tokens, labels and losses of the first steps are not compared: {why}"
+    if said := not_compared(with_fresh(baseline, pairs.made), candidate):
+        yield said
 
 
 def _pairs(pairs: Pairs) -> Iterator[str]:

@@ -209,38 +209,31 @@ def unset(side: Sequence[Run]) -> frozenset[str]:
 
 
 def _by_key(runs: Sequence[Run], facts: Callable[[Run], Mapping[str, str]] = facts_of) -> dict[str, Values]:
-    """Key → seed → values. A fact of the first steps that differs between two runs of one seed on one side is not
-    reproducible, and is left out."""
+    """Key → seed → values, without what is not reproducible."""
+    return {key: values for key, values in _recorded(runs, facts).items() if not _unsteady(key, values)}
+
+
+def _recorded(runs: Sequence[Run], facts: Callable[[Run], Mapping[str, str]] = facts_of) -> dict[str, Values]:
     found: dict[str, Values] = {}
     for run in runs:
         for key, value in facts(run).items():
             found.setdefault(key, {}).setdefault(run.seed, set()).add(value)
-    return {key: values for key, values in found.items() if not _unsteady(key, values)}
+    return found
 
 
 def _unsteady(key: str, values: Values) -> bool:
+    """Whether it is a fact of the first steps, and two runs of one seed on one side differ in it."""
     return bare(key).startswith(FIRST) and any(len(held) > 1 for held in values.values())
 
 
 def not_compared(baseline: Sequence[Run], candidate: Sequence[Run]) -> str:
-    """Why facts of the first steps are not compared, although both sides recorded facts; '' if they are."""
-    sides = [[run for run in side if run.facts] for side in (baseline, candidate)]
-    seeds = [{run.seed for run in side} - {None} for side in sides]
-    if all(sides) and not seeds[0] & seeds[1]:
-        return "no seed in common"
-    twice = sorted({seed for side in sides for seed in _seeds_that_differ(side)})
-    which = f"{'seed' if len(twice) == 1 else 'seeds'} {', '.join(map(str, twice))}"
-    return f"runs of {which} differ among themselves" if twice else ""
-
-
-def _seeds_that_differ(runs: Sequence[Run]) -> Iterable[int]:
-    """Seeds that were run twice with other facts of the first steps."""
-    firsts: dict[int, set[tuple[tuple[str, str], ...]]] = {}
-    for run in runs:
-        if run.seed is not None:
-            first = tuple(sorted(pair for pair in facts_of(run).items() if bare(pair[0]).startswith(FIRST)))
-            firsts.setdefault(run.seed, set()).add(first)
-    return [seed for seed, found in firsts.items() if len(found) > 1]
+    """Which facts of the first steps both sides recorded and are not compared, and why; '' if there are none."""
+    sides = [_recorded(side) for side in (baseline, candidate)]
+    firsts = [key for key in sides[0].keys() & sides[1].keys() if bare(key).startswith(FIRST)]
+    if firsts and not any(sides[0][key].keys() & sides[1][key].keys() - {None} for key in firsts):
+        return "exact facts of the first steps are not compared: no seed in common"
+    unsteady = sorted(key for key in firsts if any(_unsteady(key, side[key]) for side in sides))
+    return f"not compared, as runs of one seed and side differ: {', '.join(unsteady)}" if unsteady else ""
 
 
 def _rounds(key: str, before: str, now: str, rounding: Rounding) -> bool:
