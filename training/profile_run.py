@@ -16,8 +16,9 @@ if __name__ == "__main__":  # before importing anything that another environment
     settle((*CORE, *TRAINING_STACK))
 
 from canary_mlflow.loading import collect_seldom
-from canary_mlflow.registry.profiled import PROFILE_OF_TAG, subject_of
+from canary_mlflow.registry.profiled import subject_of
 from canary_mlflow.tracking.histories import NOT_PROMOTABLE_TAG
+from canary_mlflow.tracking.profile import FOLDER, PROFILE_OF_TAG, ROLE
 from training.compose import register_schemas
 from training.edge import ended
 from training.naming import PROFILER
@@ -39,7 +40,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def profile_run(store: str, run_id: str) -> int:
     """Train a few steps under the profiler, and keep profile and trace in a new run beside the one it repeats."""
-    from canary_mlflow.tracking.profile import FOLDER
     from canary_mlflow.tracking.scratch import scratch
     from canary_mlflow.tracking.session import get_run
     from canary_mlflow.tracking.store import prepare_store
@@ -60,7 +60,7 @@ def profile_run(store: str, run_id: str) -> int:
     with scratch("profile") as folder:
         profile_training(config, inputs, device, folder)
         tags = {
-            "canary.role": "profile",
+            "canary.role": ROLE,
             "canary.algo": config.algo.name,
             "canary.seed": str(config.seed),
             PROFILE_OF_TAG: subject_of(like),

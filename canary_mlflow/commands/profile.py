@@ -10,6 +10,7 @@ import click
 
 from canary_mlflow.commands.shared import open_store, print_json, store_option
 from canary_mlflow.edge import EXIT_CODES
+from canary_mlflow.errors import UsageError
 from canary_mlflow.shown import echo
 
 
@@ -40,6 +41,8 @@ def profile(
     from canary_mlflow.reports.profile import as_dict, lines
     from canary_mlflow.reports.profile import flame as drawn
 
+    if flame is not None and not flame.absolute().parent.is_dir():
+        raise UsageError(f"--flame {flame}: found no folder {flame.absolute().parent}; expected one that is there")
     client = open_store(tracking_uri)
     named = find_subject(client, subject)
     found = None if again else find_profile(client, named.runs, named.champion)

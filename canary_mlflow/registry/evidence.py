@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from canary_mlflow.errors import NoSuchModel, UsageError
 from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version, no_such_alias
 from canary_mlflow.reports.decision import RunWarning
 from canary_mlflow.tracking.histories import read_runs, read_version, session_runs
+from canary_mlflow.tracking.profile import PROFILE_OF_TAG, ROLE
 from canary_mlflow.tracking.session import child_runs, get_run
 from canary_mlflow.tracking.watching import warnings_in
 from gates.model.records import Version
@@ -93,9 +95,10 @@ def tier_of(client: MlflowClient, model: str, version: str) -> str:
 
 
 def run_side(client: MlflowClient, run_id: str) -> Side:
-    """A session (all its runs) or a single run. Raises UsageError for a parent of several sessions."""
+    """A session (all its runs) or a single run. Raises UsageError for a parent of several sessions, or a profile."""
     tags = tags_of(client, run_id)
     role = tags.get("canary.role", "")
+    refuse_profile(run_id, tags)
     if role in PARENTS:
         below = listed(sessions_below(client, run_id), most=6) or "none yet"
         raise UsageError(f"run {run_id}: found {PARENTS[role]}; expected one session; name one of its own: {below}")
@@ -111,6 +114,16 @@ def run_side(client: MlflowClient, run_id: str) -> Side:
         evidence=Version(model=tags.get("canary.model_name", ""), version=None, runs=runs),
         tier=tier,
     )
+
+
+def refuse_profile(run_id: str, tags: Mapping[str, str]) -> None:
+    """Raise UsageError for a run that only profiles another's configuration."""
+    if tags.get("canary.role") == ROLE:
+        of = tags.get(PROFILE_OF_TAG, "")
+        raise UsageError(
+            f"run {run_id}: found a profile, which is never evidence; expected what it repeats: {of}; "
+            f"canary profile {of} shows the profile"
+        )
 
 
 def sessions_below(client: MlflowClient, parent: str) -> list[str]:

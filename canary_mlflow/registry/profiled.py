@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow.files.source import read_bytes
 from canary_mlflow.registry.evidence import champion_runs, find_evidence
-from canary_mlflow.tracking.profile import FILE, Profile, Profiled, from_text
+from canary_mlflow.tracking.profile import FILE, PROFILE_OF_TAG, Profile, Profiled, from_text
 from canary_mlflow.tracking.session import get_run
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 PROFILED_TAG = "canary.profiled"
 """Tag of a run in a session with `profile=true`: its artifacts hold a profile."""
-PROFILE_OF_TAG = "canary.profile_of"
-"""Tag of a run that only profiles: the session, or the single run, whose configuration it repeated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +32,20 @@ class Subject:
 
 
 def find_subject(client: MlflowClient, text: str) -> Subject:
-    """The subject that `text` names, as for registry.evidence. Raises UsageError, NoSuchRun."""
-    side = find_evidence(client, text)
+    """The subject that `text` names, as for registry.evidence; for a profile, what it is the profile of. Raises
+    UsageError, NoSuchRun."""
+    side = find_evidence(client, repeated_by(client, text) or text)
     runs = [run.run_id for run in side.evidence.runs]
     model = side.evidence.model or (model_of(client, runs[0]) if runs else "")
     others = [run for run in champion_runs(client, model) if run not in runs] if model else []
     return Subject(label=side.label, runs=runs, champion=others)
+
+
+def repeated_by(client: MlflowClient, text: str) -> str:
+    """The session or run whose configuration a profile repeats; '' if `text` names no profile."""
+    if "/" in text or "@" in text:
+        return ""
+    return str(get_run(client, text).data.tags.get(PROFILE_OF_TAG, ""))
 
 
 def find_profile(client: MlflowClient, runs: Sequence[str], champion: Sequence[str] = ()) -> Profiled | None:

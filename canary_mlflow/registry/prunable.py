@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from canary_mlflow.errors import NoSuchRun, UsageError
 from canary_mlflow.registry.needed import every_version
 from canary_mlflow.registry.origin import is_within
-from canary_mlflow.registry.profiled import PROFILE_OF_TAG
 from canary_mlflow.registry.pruned import TAG
 from canary_mlflow.registry.server_files import behind_server
 from canary_mlflow.registry.session_rows import elsewhere
 from canary_mlflow.registry.versions import SESSION_TAG, quoted
 from canary_mlflow.tracking.large_files import Large, find_large
 from canary_mlflow.tracking.places import without_password
+from canary_mlflow.tracking.profile import PROFILE_OF_TAG
 from canary_mlflow.tracking.session import child_runs, get_run
 
 if TYPE_CHECKING:

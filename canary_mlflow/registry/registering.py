@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import UsageError
+from canary_mlflow.registry.evidence import refuse_profile
 from canary_mlflow.registry.versions import SESSION_TAG, Weights, quoted, register_version
 from canary_mlflow.tracking.fact_tags import facts_in
 from canary_mlflow.tracking.numbers import count
@@ -52,6 +53,7 @@ def refuse_unready(client: MlflowClient, session: Run) -> None:
     session_id = session.info.run_id
     if session.info.status == "RUNNING":
         raise UsageError(f"session {session_id}: it is still open; expected one that has ended; canary session end")
+    refuse_profile(session_id, session.data.tags)
     if not any(run.data.tags.get("canary.role") == "run" for run in child_runs(client, session_id)):
         raise UsageError(
             f"session {session_id}: no runs in it; expected trainings with callbacks=[CanaryCallback()] that ran while "

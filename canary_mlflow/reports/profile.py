@@ -11,6 +11,7 @@ from canary_mlflow.shown import visible
 from canary_mlflow.tracking.profile import TRACE, Cost, Frame, Profile, Profiled
 
 SHOWN = 8  # of each list
+NAME = 60  # characters of the column of names, with the space behind it
 WIDTH, ROW = 1000, 17  # of the picture of calls and of one of its rows, in SVG units
 DEEPEST = 24
 LETTER = 6.2  # width of a letter, in SVG units
@@ -29,12 +30,20 @@ def lines(found: Profiled, *, full: bool = False) -> Iterator[str]:
         )
     for title, own, theirs in tables(found):
         yield ""
-        yield f"{title:<54}{'ms a step':>10}{'share':>8}{'calls':>8}" + (f"{'champion':>12}" if champion else "")
+        yield f"{title:<{NAME + 2}}{'ms a step':>10}{'share':>8}{'calls':>8}" + (
+            f"{'champion':>12}" if champion else ""
+        )
         for cost in own if full else own[:SHOWN]:
-            row = f"  {visible(cost.name, most=50):<52}{cost.ms:>10.2f}{profile.share(cost):>8.0%}{cost.calls:>8.4g}"
+            row = f"  {fitted(cost.name):<{NAME}}{cost.ms:>10.2f}{profile.share(cost):>8.0%}{cost.calls:>8.4g}"
             yield row + (f"{_number(theirs.get(cost.name)):>12}" if champion else "")
     yield ""
     yield f"trace: artifact {TRACE} of the run; open it in https://ui.perfetto.dev or chrome://tracing"
+
+
+def fitted(name: str) -> str:
+    """The name as its column takes it: of a longer one beginning and end, which tell more than the middle."""
+    text, half = visible(name, most=len(name)), (NAME - 2) // 2
+    return text if len(text) < NAME else f"{text[:half]}…{text[-half:]}"
 
 
 def tables(found: Profiled) -> Iterator[tuple[str, Sequence[Cost], dict[str, Cost]]]:

@@ -22,8 +22,8 @@ from canary_mlflow.registry import pruning
 from canary_mlflow.registry.acts import bless
 from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.registry.guard_client import guard_of
-from canary_mlflow.registry.profiled import PROFILE_OF_TAG
 from canary_mlflow.registry.session_gate import gate_change
+from canary_mlflow.tracking.profile import PROFILE_OF_TAG
 
 OTHERS = ("samples.jsonl", "profile/trace.json.gz")
 STAYS = ("profile/profile.json", "metrics.json")

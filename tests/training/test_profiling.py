@@ -13,7 +13,7 @@ from workplace import Workplace
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.reports import profile as pictures
-from canary_mlflow.tracking.profile import TRACE, Cost, Frame, Profile, from_text, to_text
+from canary_mlflow.tracking.profile import TRACE, Cost, Frame, Profile, Profiled, from_text, to_text
 
 HOSTILE = "<script>alert(1)</script>\x1b[31m"
 
@@ -76,6 +76,7 @@ def test_a_session_of_others_is_profiled_in_a_run_of_its_own(profiled: Workplace
     assert made.data.tags["canary.not_promotable"] == "a profiler"
     again = profiled.canary("profile", session.info.run_id)
     assert again.stdout == ended.stdout  # shown, not made again
+    assert profiled.canary("profile", made.info.run_id).stdout == ended.stdout  # by its own name too
 
 
 def test_a_script_of_ones_own_is_not_trained_again_and_says_why(profiled: Workplace) -> None:
@@ -91,6 +92,45 @@ def test_a_script_of_ones_own_is_not_trained_again_and_says_why(profiled: Workpl
     assert "in your own script use torch.profiler" in line
     assert "MlflowException" not in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [("compare", "{}", "{own}"), ("diff", "{own}", "{}"), ("report", "{}"), ("register", "{}", "m")]
+)
+def test_a_profile_is_never_evidence_and_says_so(profiled: Workplace, words: tuple[str, ...]) -> None:
+    client, own = MlflowClient(profiled.uri), only_run(profiled)
+    tags = {"canary.role": "profile", "canary.profile_of": own, "canary.not_promotable": "a profiler"}
+    profile = client.create_run("1", tags=tags).info.run_id
+    client.set_terminated(profile)
+    ended = profiled.canary(*(word.format(profile, own=own) for word in words))
+    client.delete_run(profile)
+    assert ended.returncode == 2, ended.stdout
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(f"canary: run {profile}: found a profile, which is never evidence; expected what it repeats")
+    assert line.endswith(f"canary profile {own} shows the profile")
+
+
+def test_a_picture_goes_into_no_folder_that_is_not_there(profiled: Workplace, tmp_path: Path) -> None:
+    ended = profiled.canary("profile", only_run(profiled), "--flame", str(tmp_path / "none" / "calls.svg"))
+    assert (ended.returncode, ended.stdout) == (2, "")
+    (line,) = ended.stderr.splitlines()
+    assert f"found no folder {tmp_path / 'none'}" in line
+    assert not (tmp_path / "none").exists()
+    assert profiled.canary("profile", only_run(profiled), "--flame", str(tmp_path / "calls.svg")).returncode == 0
+    assert (tmp_path / "calls.svg").read_text().startswith("<svg")
+
+
+def test_long_names_leave_the_columns_where_they_are() -> None:
+    name = "autograd::engine::evaluate_function: torch::autograd::AccumulateGradOfAVeryLongName"
+    for each in ("aten::mm", name, HOSTILE * 9):
+        table = list(pictures.lines(Profiled(run_id="r", profile=made(each))))
+        header = next(line for line in table if line.startswith("operator, itself"))
+        row = table[table.index(header) + 1]
+        assert row.index("6.00") + len("6.00") == header.index("ms a step") + len("ms a step")
+        assert row.split()[-1] == "3"
+    assert "autograd::engine::evaluate_fu…AccumulateGradOfAVeryLongName" in "".join(
+        pictures.lines(Profiled(run_id="r", profile=made(name)))
+    )
 
 
 def made(name: str = "aten::mm") -> Profile:
