@@ -66,11 +66,12 @@ def upgrade(
     ctx.with_resource(unwinding())
     at_hand = pins.here() if from_ is None else pins.read([from_])
     found = plan(at_hand, asked, whole=any(Path(word).is_file() for word in to))
-    there = sum(map(environments.is_there, (found.before, found.now)))
+    there = sum(map(environments.is_there, (found.before, found.now))) if found.changes else 0
     if dry_run:
         if as_json:
             moves = [vars(one) for one in found.changes]
-            takes = {"environments": 2, "there": there, "minutes": 2 * MINUTES_A_PROBE}
+            ends = 2 if found.changes else 0
+            takes = {"environments": ends, "there": there, "minutes": ends * MINUTES_A_PROBE}
             print_json("upgrade-plan", {"changes": moves, **takes})
         for line in planned(found, MINUTES_A_PROBE, there):
             echo(line, err=as_json)
@@ -78,7 +79,8 @@ def upgrade(
     prober = Prober(
         command=canary_command(overrides) if command is None else command, work=Path(work).absolute(), minutes=minutes
     )
-    say(f"results are kept in {work}: if it is stopped, {AGAIN}")
+    if found.changes:
+        say(f"results are kept in {work}: if it is stopped, {AGAIN}")
     try:
         result = Trial(plan=found, prober=prober, say=say).carry_out(bisect=not no_bisect)
     except (KeyboardInterrupt, Terminated) as error:

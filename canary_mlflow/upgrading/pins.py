@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 import tomllib
@@ -20,6 +21,8 @@ NOT_MOVED = frozenset({"canary-mlflow", "pip", "setuptools", "wheel", "uv"})
 
 ELSEWHERE = ("-r", "--requirement", "-c", "--constraint")
 """How a line of requirements.txt begins that names another file."""
+FILES = (".txt", ".in", ".toml", ".lock")
+"""How the name of a file with packages ends."""
 _PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*===?\s*([A-Za-z0-9][A-Za-z0-9.+!_-]*)$")
 
 
@@ -100,6 +103,9 @@ def _said(error: UVFailed, exact: Pins) -> CanaryError:
 
 def _file(path: Path) -> dict[str, str]:
     if not path.is_file():
+        if path.exists() or os.sep in str(path) or path.suffix in FILES:
+            found = "not a file" if path.exists() else "no such file"
+            raise UsageError(f"{path}: {found}; expected requirements.txt, pylock.toml or uv.lock")
         raise UsageError(f"{path}: found neither a package with ==VERSION nor a file; expected one of them")
     try:
         text = read_bytes(path).decode("utf-8")

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -80,8 +81,17 @@ class Default:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Environments:
+    """How many were built, in how many seconds together, and how many were there before."""
+
+    built: int = 0
+    reused: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Upgrade:
-    """What came of it."""
+    """What came of it. `seconds`: of all trainings, those of results that were kept from before too."""
 
     outcome: str  # PASS, BLOCK, INCONCLUSIVE
     changes: tuple[Change, ...]
@@ -90,6 +100,7 @@ class Upgrade:
     defaults: tuple[Default, ...] = ()
     probes: tuple[dict[str, Any], ...] = ()  # each set that was tried, in order
     seconds: float = 0.0
+    environments: Environments = Environments()
 
     @property
     def exit_code(self) -> int:
@@ -108,6 +119,8 @@ def plan(at_hand: Pins, asked: Pins, *, whole: bool) -> Plan:
     exact = {name: version for name, version in asked.items() if name in before or not whole}
     if not exact:
         raise Unresolvable("none of the packages asked for is installed here")
+    if not moved({name: before.get(name, "") for name in exact}, exact):
+        return Plan(before=before, now=before)
     return Plan(before=before, now=lock(exact, before, before))
 
 
@@ -147,18 +160,36 @@ class Trial:
     def probe(self, pins: Pins, what: str, prober: Prober | None = None, repeat: int = 0) -> Probe:
         """One set, tried; said and kept."""
         prober = prober or self.prober
-        cached = prober.known(pins, repeat) is not None
-        warm = environments.is_there(pins)
-        self.say(f"{what}: {'known' if cached else 'trying' if warm else 'building its environment'}")
+        known = prober.known(pins, repeat) is not None
+        builds = not known and not environments.is_there(pins)
+        self.say(f"{what}: {'known' if known else 'building an environment' if builds else 'trying'}")
+        began = time.monotonic()
+        if builds:
+            prober.build(pins)
+        building = round(time.monotonic() - began, 1)
         found = prober.try_(pins, repeat)
-        self.tried.append({"what": what, "key": found.key, "seconds": found.seconds, "ended": found.ended})
+        self.tried.append({"what": what, "key": found.key, "seconds": found.seconds, "ended": found.ended,
+                           "known": known, "built": builds, "building": building})  # fmt: skip
         return found
+
+    def used(self) -> Environments:
+        """The environments of the sets that were tried now."""
+        built = {one["key"] for one in self.tried if one["built"]}
+        return Environments(
+            built=len(built),
+            reused=len({one["key"] for one in self.tried if not one["known"]} - built),
+            seconds=round(sum(float(one["building"]) for one in self.tried), 1),
+        )
 
     def finding(self, moves: Sequence[Change], what: str, wanted: Finding) -> Finding | str:
         """What moving these packages alone does; why that cannot be tried, as text. Costs count where they are what is
         looked for."""
         try:
             pins = self.set_of(moves)
+            if not moved(
+                self.plan.before, pins
+            ):  # the newest release, tried for one that goes back, is the one at hand
+                return Finding(symptoms=(), differences=())
             key = environments.key_of(pins)
             if key not in self._answers:
                 self._answers[key] = self.judged(pins, what, costs=dear(wanted))
@@ -207,7 +238,7 @@ class Trial:
         else:
             result = replace(result, defaults=tuple(map(_default, finding.flipped)))
         spent = sum(float(one["seconds"]) for one in self.tried)
-        return replace(result, probes=tuple(self.tried), seconds=round(spent, 1))
+        return replace(result, probes=tuple(self.tried), seconds=round(spent, 1), environments=self.used())
 
     def culprit(self, finding: Finding, *, releases: bool = True) -> Culprit:
         """The smallest set of packages that shows the symptom, and the release of a single one."""

@@ -76,6 +76,9 @@ def test_a_file_without_pins_is_refused(tmp_path: Path, text: str, words: str) -
 def test_wrong_use_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "expected --to PKG==VERSION or --to FILE" in said(code=2).stderr
     assert "found neither a package with ==VERSION nor a file" in said("--to", "trl", code=2).stderr
+    for file in ("missing.txt", str(tmp_path / "lock")):
+        assert f"{file}: no such file; expected requirements.txt" in said("--to", file, code=2).stderr
+    assert f"{tmp_path}: not a file" in said("--to", str(tmp_path), code=2).stderr
     assert "found --command and 'algo=sft'" in said("--to", "trl==1.0", "--command", "true", "algo=sft", code=2).stderr
     for command, words in (("", "expected a command"), ("python 'x", "No closing quotation"), ("nope x", "no program")):
         assert words in said("--to", "trl==1.0", "--command", command, code=2).stderr
@@ -230,6 +233,41 @@ def test_what_is_at_hand_already_is_not_tried() -> None:
     assert "nothing was tried" in "\n".join(lines(found))
 
 
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+def test_an_installed_version_leaves_nothing_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dry: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CANARY_ENVIRONMENTS", str(tmp_path / "none"))
+    found = said("--to", f"trl=={pins.here()['trl']}", *dry, "--json", code=0)
+    assert "Nothing to do: these packages are at hand already" in found.stderr
+    assert "minutes" not in found.stderr
+    made = json.loads(found.stdout)
+    assert (made["environments"], made["minutes"]) == (0, 0) if dry else made["environments"]["built"] == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_release_that_the_baseline_has_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest release is looked at for one that goes back, too."""
+    monkeypatch.setattr("canary_mlflow.upgrading.upgrade.lock", lambda exact, names, preferred: {**preferred, **exact})
+    monkeypatch.setattr("canary_mlflow.upgrading.upgrade.known_releases", lambda package: ["2", "1"])
+
+    class Known(Trial):
+        def probe(self, pins: Mapping[str, str], what: str, prober: object = None, repeat: int = 0) -> Probe:
+            self.tried.append({"what": what, "key": what, "seconds": 60.0, "known": False, "built": pins["trl"] == "1",
+                               "building": 30.0})  # fmt: skip
+            return trained(1.0) if pins["trl"] == "2" else trained(4.0)
+
+    plan = Plan(before={"trl": "2"}, now={"trl": "1"})
+    found = Known(plan=plan, prober=Prober(command="", work=Path()), say=print).carry_out()
+    assert [one["what"] for one in found.probes] == [
+        "the packages at hand", "the packages asked for", "the packages at hand once more",
+    ]  # fmt: skip
+    told = "\n".join(lines(found))
+    assert "trl 2 → 1 explains it; 2 is fine." in told
+    assert "3 trainings, 3.0 minutes; 1 environment built in 1.5 minutes, 2 reused." in told
+
+
 def test_a_failure_of_the_present_packages_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("canary_mlflow.upgrading.probing.build", lambda made: Path(sys.executable))
     monkeypatch.setenv("CANARY_ENVIRONMENTS", str(tmp_path / "none"))
@@ -381,7 +419,9 @@ def test_what_seems_to_cost_more_is_repeated_until_that_is_known() -> None:
             (run,) = found.runs
             cost = Series(name="step_cost", steps=np.arange(5), values=steps)
             found.__dict__["runs"] = (replace(run, series={**run.series, "step_cost": cost}),)
-            self.tried.append({"what": what, "seconds": 1.0})
+            self.tried.append(
+                {"what": what, "key": "", "seconds": 1.0, "known": False, "built": False, "building": 0.0}
+            )
             return found
 
     def upgraded(dear: float) -> tuple[list[str], int]:
