@@ -305,7 +305,7 @@ def made_beside(scene: Scene) -> Any:
 
 
 def explained_later(scene: Scene) -> Any:
-    """A parameter after the end: any other configuration makes other facts a change on purpose."""
+    """A parameter after the end: a setting of any name may explain another first loss."""
     session = scene.recorded.session()
     version = scene.recorded.register(session)
     scene.recorded.client.log_param(scene.recorded.children(session)[0], "why_not", "1")

@@ -68,7 +68,7 @@ def run_digests(runs: Iterable[Run]) -> dict[str, str]:
 def run_digest(run: Run) -> str:
     """Three sha256 digests joined by dots: over the run's series, bit for bit, with the facts that decide a verdict;
     over its environment (the host by which speeds are compared, the memory, the commit that a report names); and over
-    its configuration, in which any difference makes differing facts a change on purpose."""
+    its configuration, in which a difference may explain differing facts."""
     return f"{measured_digest(run)}.{digest(dict(run.environment))}.{digest(dict(run.configuration))}"
 
 

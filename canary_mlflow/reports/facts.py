@@ -10,6 +10,7 @@ from canary_mlflow.reports.decision import Decision
 from gates.facts.check import said
 from gates.facts.differences import CODE, CONFIGURATION, PACKAGES
 from gates.facts.exact import FACTS, bare
+from gates.facts.purpose import may_explain
 from gates.model.verdict import Difference
 
 SHOWN = 4  # facts that a sentence names
@@ -65,7 +66,7 @@ def explaining(fact: Difference, found: Sequence[Difference]) -> list[Difference
 
 def _by_rule(fact: Difference, found: Sequence[Difference]) -> Iterator[Iterator[Difference]]:
     packages, parts = next((causes for heads, causes in RULES if bare(fact.key).startswith(heads)), ((), ()))
-    settings = [one for one in found if one.group == CONFIGURATION]
+    settings = [one for one in found if one.group == CONFIGURATION and may_explain(one.key, bare(fact.key))]
     own = fact.key.rpartition(".")[2]
     yield (one for one in settings if one.key.rpartition(".")[2] == own)
     yield (

@@ -1,5 +1,5 @@
-"""The hard check of exact facts: if configuration, data and seed are unchanged, a run that trains less, on other tokens
-or from another first loss is a regression until somebody accepts it."""
+"""The hard check of exact facts: if work, data and seed are unchanged, a run that trains less, on other tokens or from
+another first loss is a regression, unless a changed setting may explain it, until somebody accepts it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 
 from gates.facts.differences import CONFIGURATION, differences
-from gates.facts.exact import FACTS, bare, covers, deciding, on_purpose, variant_of
+from gates.facts.exact import FACTS, bare, covers, deciding, variant_of
 from gates.model.policy import Policy
 from gates.model.records import Run
 from gates.model.sides import ABSENT
@@ -33,6 +33,7 @@ SHOWN = 3  # differences that a reason names
 LONGEST = 60  # characters of a value
 DIGITS = (4, 6, 9, 17)
 UNCHANGED = "configuration, data and seeds are the same, but"
+UNEXPLAINED = "data and seeds are the same, and no setting that was changed can explain"
 
 
 def what_differs(
@@ -43,8 +44,7 @@ def what_differs(
     decides."""
     held = with_fresh(baseline, fresh)
     found, compared = differences(baseline, candidate, held)
-    explained = on_purpose(found, held, candidate)
-    if not judged or explained or CONFIGURATION not in compared:
+    if not judged or CONFIGURATION not in compared:
         return found, compared
     marked = {one.key: one for one in deciding(found, held, candidate)}
     return tuple(marked.get(one.key, one) if one.group == FACTS else one for one in found), compared
@@ -70,7 +70,8 @@ def fact_checks(
     known = [one for one in facts if one.decides and any(covers(each, one) for each in accepted)]
     against = [one for one in facts if one.decides and one not in known]
     if against:
-        reason = f"{UNCHANGED} {listed([said(one) for one in against], most=SHOWN)}"
+        beginning = UNEXPLAINED if any(one.group == CONFIGURATION for one in found) else UNCHANGED
+        reason = f"{beginning} {listed([said(one) for one in against], most=SHOWN)}"
         return (hard_check(FACTS, CheckOutcome.BLOCK, reason, ReasonCode.HARD_GATE),)
     if known:
         reason = f"accepted: {listed([said(one) for one in known], most=SHOWN)}"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gates.facts.layer_drift import GROUP as DRIFT
+from gates.facts.purpose import may_explain
 from gates.facts.work import WORK
 from gates.model.paradigm import Paradigm, paradigm_of
 from gates.model.records import Run
@@ -86,10 +87,13 @@ def fact_differences(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[
 
 
 def deciding(differences: Iterable[Difference], baseline: Sequence[Run], candidate: Sequence[Run]) -> list[Difference]:
-    """The differences that only a regression explains, marked as such. Only facts of runs whose configuration and data
-    are known and the same can be among them (see `on_purpose`)."""
+    """The differences of runs of the same work that only a regression explains, marked as such: no setting that
+    somebody changed may explain them."""
     runs = (*baseline, *candidate)
-    return _that_decide(differences, runs, OF_EQUAL_DATA if all(map(_knows_its_data, runs)) else OF_EQUAL_CODE)
+    settings = on_purpose(differences, baseline, candidate)
+    kinds = OF_EQUAL_DATA if all(map(_knows_its_data, runs)) else OF_EQUAL_CODE
+    found = _that_decide(differences, runs, kinds)
+    return [one for one in found if not any(may_explain(setting, bare(one.key)) for setting in settings)]
 
 
 def regressions(differences: Iterable[Difference], runs: Sequence[Run]) -> list[Difference]:
@@ -120,19 +124,15 @@ def variant_of(key: str) -> str:
 
 
 def on_purpose(differences: Iterable[Difference], baseline: Sequence[Run], candidate: Sequence[Run]) -> list[str]:
-    """What somebody changed and what therefore explains other facts: keys of the configuration, the data, the work. A
-    default that a library flipped is not among them: nobody set it on either side."""
+    """The settings that somebody changed. A default that a library flipped is not among them: nobody set it on either
+    side."""
     sides = [(unset(side), {key for run in side for key in run.configuration}) for side in (baseline, candidate)]
 
     def by_library(key: str) -> bool:
         known = any(defaults for defaults, _ in sides)
         return known and all(ARGUMENTS + key in defaults or key not in given for defaults, given in sides)
 
-    return [
-        one.key
-        for one in differences
-        if (one.group == "configuration" and not by_library(one.key)) or one.group in ("data", "workload")
-    ]
+    return [one.key for one in differences if one.group == "configuration" and not by_library(one.key)]
 
 
 def covers(accepted: Difference, found: Difference) -> bool:

@@ -65,6 +65,7 @@ def told(tiny: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
         made = {"first": trained(tiny), "again": trained(tiny), "frozen": trained(tiny, freeze)}
         made["dropout"] = trained(tiny, drop)
         made["meant"] = trained(tiny, learning_rate=0.01, max_grad_norm=0.1)
+        made["slipped"] = trained(tiny, freeze, adam_epsilon=1.0001e-8)
         yield made
 
 
@@ -173,6 +174,14 @@ def test_a_change_of_the_configuration_is_shown_and_blocks_nothing(told: Any) ->
     found = json.loads(said("compare", told["first"], told["meant"], "--policy", "mine.yaml", "--json").stdout)
     assert found["exact"].startswith("Differs exactly: ")
     assert "facts" not in [check["metric"] for check in found["verdict"]["checks"]]
+
+
+def test_a_setting_that_explains_nothing_excuses_nothing(told: Any) -> None:
+    """A third of the weights no longer trains, and the optimizer's epsilon is another in its fifth digit."""
+    shown = " ".join(said("compare", told["first"], told["slipped"], "--policy", "mine.yaml").stdout.split())
+    assert shown.startswith("COMPARISON, a gate would say BLOCK")
+    assert "no setting that was changed can explain trainable parameters 14080 → 9280, " in shown
+    assert "Changed: adam_epsilon 1e-08 → 1.0001e-08." in shown
 
 
 def test_facts_beyond_one_tag_go_on_in_the_next_and_no_json_says_nothing() -> None:

@@ -1,0 +1,36 @@
+"""Which settings that somebody changed may explain a fact that differs, by what a setting acts through."""
+
+from __future__ import annotations
+
+import re
+
+RECORDING, UPDATES, TRAINED, ANYTHING = "recording", "updates", "trained", "anything"
+
+_KINDS = {
+    RECORDING: ("best_model", "disable_tqdm", "hub_", "log_level", "logging_", "peft_version", "push_to", "report_to",
+                "save_on", "save_safe", "save_st", "save_total", "tracking_", "transformers_version"),
+    UPDATES: ("adam", "grad_norm", "learning_rate", "lr_", "optim", "warmup", "weight_decay"),
+    TRAINED: ("adapter", "bits", "fault_", "freez", "frozen", "head", "layer", "load_in_", "lora", "model", "module",
+              "peft", "quant", "r_", "rank_", "trainable", "unfr"),
+}  # fmt: skip
+"""Kinds of settings by what their key, or a later part of it, begins with; the first kind counts. RECORDING: what is
+kept of a training, and what libraries say of themselves. UPDATES: the optimizer's numbers, which act through an update
+alone. TRAINED: which weights there are and which of them train. The rest may do ANYTHING, also what a script calls by
+names of its own."""
+
+_EXPLAINED_BY = (
+    (("parameters.trainable", "outcome.trainable"), {TRAINED}),
+    (("first.loss.1", "first.tokens", "first.labels", "data."), {TRAINED, ANYTHING}),
+    (("",), {UPDATES, TRAINED, ANYTHING}),
+)
+"""Beginnings of facts → the kinds of settings that may explain them; the first line counts. What trains follows from
+nothing but what somebody says about it. Tokens and the first loss come before any update."""
+
+
+def may_explain(setting: str, fact: str) -> bool:
+    """Whether a change of the setting (`train.learning_rate`, or an argument in a script of one's own) may be why the
+    fact (without its variant: `first.loss.1`) differs."""
+    words = re.split(r"[._/-]", setting)
+    parts = [f"{'_'.join(words[at:])}_" for at in range(len(words))]
+    kind = next((kind for kind, heads in _KINDS.items() if any(part.startswith(heads) for part in parts)), ANYTHING)
+    return kind in next(kinds for heads, kinds in _EXPLAINED_BY if fact.startswith(heads))
