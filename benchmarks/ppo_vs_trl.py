@@ -1,11 +1,12 @@
 """PPO iterations per second: our trainer beside TRL 1.12.0's PPOTrainer, on the same work.
 
-    make oracle && python benchmarks/ppo_vs_trl.py
+    make oracle && python benchmarks/ppo_vs_trl.py [--device cuda --size large]
 
-8 prompts, 16 new tokens and 4 PPO epochs per iteration on a GPT-NeoX of 2 layers, 64 wide, with a
-rule reward and one CPU thread. Every measurement is a fresh process; the sides take turns, so that a
-busy machine hits all of them; figures are medians over the rounds of each process's median iteration.
-The speed-ups are medians over rounds of the ratio within a round. Prints a table, and as its last line one JSON object.
+8 prompts, 16 new tokens and 4 PPO epochs per iteration on a GPT-NeoX of 2 layers, 64 wide, with a rule reward and one
+CPU thread; `--size large`: 32 prompts, 128 new tokens, 24 layers, 1024 wide; on a GPU in bf16. Every measurement is a
+fresh process; the sides take turns, so that a busy machine hits all of them; figures are medians over the rounds of
+each process's median iteration. The speed-ups are medians over rounds of the ratio within a round. Tokens are new ones.
+Prints a table, and as its last line one JSON object.
 """
 
 from __future__ import annotations
@@ -17,22 +18,41 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 ORACLE = ROOT / ".oracle"
-ROWS, TOKENS, EPOCHS, PROMPT = 8, 16, 4, 12
+EPOCHS, PROMPT = 4, 12
 WARMUP = 5  # iterations left out: the first ones are two to five times as slow
 VOCABULARY = 417
 
-# name → (what it is, iterations, whether the garbage collector is frozen)
+# name → (what it is, the part of the iterations that it makes, whether the garbage collector is frozen)
 SIDES = {
-    "ours": ("ours, value head shared (as shipped)", 45, False),
-    "ours_separate": ("ours, separate value model", 45, False),
-    "trl_frozen": ("TRL 1.12.0, garbage collection frozen", 45, True),
-    "trl": ("TRL 1.12.0 as is", 15, False),
+    "ours": ("ours, value head shared (as shipped)", 1, False),
+    "ours_separate": ("ours, separate value model", 1, False),
+    "trl_frozen": ("TRL 1.12.0, garbage collection frozen", 1, True),
+    "trl": ("TRL 1.12.0 as is", 3, False),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """Prompts and new tokens of an iteration, layers and width of the model; `iterations` with the garbage collector
+    as TRL has it and without."""
+
+    rows: int
+    tokens: int
+    layers: int
+    width: int
+    iterations: int
+
+
+SIZES = {
+    "small": Size(rows=8, tokens=16, layers=2, width=64, iterations=45),
+    "large": Size(rows=32, tokens=128, layers=24, width=1024, iterations=9),
 }
 
 
@@ -40,9 +60,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--side", choices=SIDES, help="measure one side in this process (used by the rounds)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--size", choices=SIZES, default="small")
     options = parser.parse_args()
+    size, cuda = SIZES[options.size], options.device == "cuda"
     if options.side:
-        print(json.dumps(measure(options.side)))
+        print(json.dumps(measure(options.side, size, cuda)))
         return
     if not (ORACLE / "trl").is_dir():
         sys.exit(f"{ORACLE} has no trl; expected trl 1.12.0 there; run `make oracle`")
@@ -50,23 +73,23 @@ def main() -> None:
     for number in range(options.rounds):
         order = list(SIDES) if number % 2 == 0 else list(reversed(SIDES))
         for name in order:
-            rounds[name].append(in_fresh_process(name))
-    print(table(rounds))
-    print(json.dumps(figures(rounds)))
+            rounds[name].append(in_fresh_process(name, options.size, options.device))
+    print(table(rounds, size))
+    print(json.dumps(figures(rounds, size) | {"device": options.device, "size": options.size}))
 
 
-def in_fresh_process(side: str) -> dict[str, float]:
+def in_fresh_process(side: str, size: str, device: str) -> dict[str, float]:
     """Measure one side in a new process."""
     paths = [str(ROOT), str(ROOT / "tests"), *([str(ORACLE)] if side.startswith("trl") else [])]
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(reversed(paths)),
         "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
+        **({} if device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}),
         "TRL_EXPERIMENTAL_SILENCE": "1",
         "PYTHONWARNINGS": "ignore",
     }
-    command = [sys.executable, str(Path(__file__).resolve()), "--side", side]
+    command = [sys.executable, str(Path(__file__).resolve()), "--side", side, "--size", size, "--device", device]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{side} failed:\n{done.stderr[-2000:]}")
@@ -74,7 +97,7 @@ def in_fresh_process(side: str) -> dict[str, float]:
     return result
 
 
-def measure(side: str) -> dict[str, float]:
+def measure(side: str, size: Size, cuda: bool) -> dict[str, float]:
     """Median wall and CPU seconds of an iteration after the warm-up, in this process."""
     import gc
 
@@ -100,8 +123,11 @@ def measure(side: str) -> dict[str, float]:
                 self.stamp()
 
     clock = Clock()
-    iterations = SIDES[side][1]
-    trainer = build_trl_trainer(iterations, clock) if side.startswith("trl") else our_trainer(side, iterations, clock)
+    iterations = max(size.iterations // SIDES[side][1], WARMUP + 3)
+    if side.startswith("trl"):
+        trainer = build_trl_trainer(iterations, clock, size, cuda)
+    else:
+        trainer = our_trainer(side, iterations, clock, size, cuda)
     if SIDES[side][2]:
         gc.collect()
         gc.freeze()
@@ -113,7 +139,7 @@ def measure(side: str) -> dict[str, float]:
     }
 
 
-def our_trainer(side: str, iterations: int, clock: Any) -> Any:
+def our_trainer(side: str, iterations: int, clock: Any, size: Size, cuda: bool) -> Any:
     """Our trainer as the canary builds it."""
     from oracle.trl_ppo import word_tokenizer
     from transformers import PrinterCallback
@@ -124,18 +150,19 @@ def our_trainer(side: str, iterations: int, clock: Any) -> Any:
     args = PPOConfig(
         output_dir=tempfile.mkdtemp(),
         iterations=iterations,
-        rollout_batch_size=ROWS,
+        rollout_batch_size=size.rows,
         ppo_epochs=EPOCHS,
-        max_new_tokens=TOKENS,
+        max_new_tokens=size.tokens,
         learning_rate=1e-3,
         value_head="separate" if side == "ours_separate" else "shared",
-        use_cpu=True,
+        use_cpu=not cuda,
+        bf16=cuda,
         report_to="none",
         save_strategy="no",
         disable_tqdm=True,
     )
     trainer = PPOTrainer(
-        model=model(),
+        model=model(size),
         args=args,
         tokenizer=word_tokenizer(VOCABULARY),
         train_prompts=prompts(),
@@ -146,7 +173,7 @@ def our_trainer(side: str, iterations: int, clock: Any) -> Any:
     return trainer
 
 
-def build_trl_trainer(iterations: int, clock: Any) -> Any:
+def build_trl_trainer(iterations: int, clock: Any, size: Size, cuda: bool) -> Any:
     """TRL's trainer with the same sizes and otherwise its own defaults."""
     import copy
 
@@ -154,7 +181,7 @@ def build_trl_trainer(iterations: int, clock: Any) -> Any:
     from transformers import GPTNeoXForSequenceClassification
     from trl.experimental.ppo import PPOTrainer
 
-    policy = model()
+    policy = model(size)
     config = copy.deepcopy(policy.config)
     config.num_labels = 1
     return trl_trainer(
@@ -162,27 +189,32 @@ def build_trl_trainer(iterations: int, clock: Any) -> Any:
         policy=policy,
         reference=None,
         value=GPTNeoXForSequenceClassification(config),
-        rule=lambda ids, mask: (ids % 7 == 0).float().cumsum(1) / TOKENS,
+        rule=lambda ids, mask: (ids % 7 == 0).float().cumsum(1) / size.tokens,
         tokenizer=word_tokenizer(VOCABULARY),
         prompts=prompts(),
-        rows=ROWS,
+        rows=size.rows,
         iterations=iterations,
         callbacks=[clock],
         num_ppo_epochs=EPOCHS,
-        response_length=TOKENS,
+        response_length=size.tokens,
         temperature=1.0,
         kl_coef=0.2,
         learning_rate=1e-3,
+        use_cpu=not cuda,
+        bf16=cuda,
     )
 
 
-def model() -> Any:
+def model(size: Size) -> Any:
     """The model, with the same initial weights for every side."""
     import torch
     from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
     torch.manual_seed(0)
-    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256}
+    sizes = {
+        "hidden_size": size.width, "num_hidden_layers": size.layers, "num_attention_heads": max(4, size.width // 64),
+        "intermediate_size": 4 * size.width,
+    }  # fmt: skip
     return GPTNeoXForCausalLM(GPTNeoXConfig(vocab_size=VOCABULARY, eos_token_id=0, pad_token_id=1, **sizes))
 
 
@@ -197,7 +229,7 @@ def prompts() -> list[str]:
     ]
 
 
-def figures(rounds: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
+def figures(rounds: dict[str, list[dict[str, float]]], size: Size) -> dict[str, Any]:
     """Iterations per second by side, and how many times faster ours is."""
 
     def faster_than(side: str, kind: str) -> float:
@@ -209,6 +241,9 @@ def figures(rounds: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
         "rounds": len(rounds["ours"]),
         "load_average": round(os.getloadavg()[0], 1),  # neighbours slow the sides down unequally
         "iterations_per_second": {name: round(1 / median(r["wall"] for r in rows), 2) for name, rows in rounds.items()},
+        "tokens_per_second": {
+            name: round(size.rows * size.tokens / median(r["wall"] for r in rows)) for name, rows in rounds.items()
+        },
         "speedup_vs_trl": faster_than("trl", "wall"),
         "speedup_vs_trl_frozen": faster_than("trl_frozen", "wall"),
         "cpu_speedup_vs_trl": faster_than("trl", "cpu"),
@@ -216,13 +251,13 @@ def figures(rounds: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
     }
 
 
-def table(rounds: dict[str, list[dict[str, float]]]) -> str:
+def table(rounds: dict[str, list[dict[str, float]]], size: Size) -> str:
     """One line per side."""
-    lines = [f"{'':40}{'it/s':>7}{'ms/it':>8}{'CPU ms':>8}   each round, ms"]
+    lines = [f"{'':40}{'it/s':>7}{'ms/it':>8}{'CPU ms':>8}{'tokens/s':>10}   each round, ms"]
     for name, rows in rounds.items():
         wall, cpu = median(r["wall"] for r in rows), median(r["cpu"] for r in rows)
-        each = " ".join(f"{r['wall'] * 1e3:.0f}" for r in rows)
-        lines.append(f"{SIDES[name][0]:40}{1 / wall:7.1f}{wall * 1e3:8.1f}{cpu * 1e3:8.1f}   {each}")
+        each, drawn = " ".join(f"{r['wall'] * 1e3:.0f}" for r in rows), size.rows * size.tokens / wall
+        lines.append(f"{SIDES[name][0]:40}{1 / wall:7.1f}{wall * 1e3:8.1f}{cpu * 1e3:8.1f}{drawn:10.0f}   {each}")
     return "\n".join(lines)
 
 

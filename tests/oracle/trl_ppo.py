@@ -66,7 +66,8 @@ def trl_trainer(
     callbacks: Sequence[Any] = (),
     **settings: Any,
 ) -> Any:
-    """TRL's trainer, or a subclass of it, on the CPU: `rows` answers to an iteration, and nothing but training."""
+    """TRL's trainer, or a subclass of it: `rows` answers to an iteration, and nothing but training; on the CPU if the
+    settings do not say otherwise."""
     from trl.experimental.ppo import PPOConfig
 
     trainer = trainer_class(
@@ -79,13 +80,11 @@ def trl_trainer(
             num_sample_generations=0,
             local_rollout_forward_batch_size=rows,
             stop_token="eos",
-            use_cpu=True,
-            bf16=False,
             gradient_checkpointing=False,
             report_to="none",
             save_strategy="no",
             disable_tqdm=True,
-            **settings,
+            **{"use_cpu": True, "bf16": False} | settings,
         ),
         processing_class=tokenizer,
         model=policy,
