@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -91,9 +92,11 @@ def measure(words: list[str]) -> dict[str, float]:
     from training.worker import load
 
     def used() -> float:
+        """Of this process if the driver tells it, else of the card."""
         with gpus.driver() as nvml:
             card = gpus.handle(nvml, gpus.visible(nvml)[0])
-            return float(nvml.nvmlDeviceGetMemoryInfo(card).used) / MIB
+            known = {one.pid: one.usedGpuMemory for one in nvml.nvmlDeviceGetComputeRunningProcesses(card)}
+            return float(known.get(os.getpid()) or nvml.nvmlDeviceGetMemoryInfo(card).used) / MIB
 
     class Largest(TrainerCallback):  # type: ignore[misc]
         taken = 0.0
@@ -104,7 +107,7 @@ def measure(words: list[str]) -> dict[str, float]:
     register_schemas()
     (config,) = check(parse(expand(words)))
     load(config.algo.name)
-    before, largest = used(), Largest()
+    largest = Largest()
     device = settle(config.hardware)
     with tempfile.TemporaryDirectory() as place:
         trainer = algorithms.build(config, build_parts(config, device), device, Path(place), [])
@@ -113,7 +116,7 @@ def measure(words: list[str]) -> dict[str, float]:
     return {
         "allocated": torch.cuda.max_memory_allocated() / MIB,
         "reserved": torch.cuda.max_memory_reserved() / MIB,
-        "beside": largest.taken - before,
+        "beside": largest.taken,
     }
 
 
