@@ -74,15 +74,24 @@ def lock(exact: Pins, names: Iterable[str], preferred: Pins) -> dict[str, str]:
     possible. Raises Unresolvable, UsageError for a package or version that no index has, CanaryError."""
     wanted = [f"{name}=={version}" for name, version in sorted(exact.items())]
     wanted += sorted(set(names) - exact.keys())
-    with tempfile.TemporaryDirectory(prefix="canary-lock-") as folder:
-        asked, found = Path(folder, "asked.in"), Path(folder, "locked.txt")
-        asked.write_text("\n".join(wanted) + "\n")
-        found.write_text("".join(f"{name}=={version}\n" for name, version in sorted({**preferred, **exact}.items())))
-        try:
-            uv("pip", "compile", str(asked), "--output-file", str(found), "--no-header", "--no-annotate", "--quiet")
-        except UVFailed as error:
-            raise _said(error, exact) from error
-        return _pinned_in(found.read_text())
+    try:
+        with tempfile.TemporaryDirectory(prefix="canary-lock-") as folder:
+            return _locked(Path(folder), wanted, exact, preferred)
+    except OSError as error:
+        raise CanaryError(
+            f"temporary files: {one_line(error)}; expected a folder with room; TMPDIR says where"
+        ) from error
+
+
+def _locked(folder: Path, wanted: Sequence[str], exact: Pins, preferred: Pins) -> dict[str, str]:
+    asked, found = folder / "asked.in", folder / "locked.txt"
+    asked.write_text("\n".join(wanted) + "\n")
+    found.write_text("".join(f"{name}=={version}\n" for name, version in sorted({**preferred, **exact}.items())))
+    try:
+        uv("pip", "compile", str(asked), "--output-file", str(found), "--no-header", "--no-annotate", "--quiet")
+    except UVFailed as error:
+        raise _said(error, exact) from error
+    return _pinned_in(found.read_text())
 
 
 def _said(error: UVFailed, exact: Pins) -> CanaryError:

@@ -22,7 +22,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 CAUSES = (
     (
         "No space left on device",
-        "the disk is full; expected room for an environment (CANARY_ENVIRONMENTS says where)",
+        "the disk is full; expected room for an environment (CANARY_ENVIRONMENTS) and for uv's cache (UV_CACHE_DIR)",
     ),
     ("Network connectivity is disabled", "uv is offline (UV_OFFLINE) and its cache lacks a package that is needed"),
     (
@@ -37,10 +37,11 @@ class UVFailed(CanaryError):
     """uv could not do what it was asked for; `text` is all that it said."""
 
     def __init__(self, text: str) -> None:
-        lines = [line.strip() for line in _COLOUR.sub("", text).splitlines() if line.strip()]
-        cause = next((said for word, said in CAUSES if word in text), lines[0] if lines else "it said nothing")
-        super().__init__(f"uv: {cause}"[:500])
         self.text = _COLOUR.sub("", text)
+        lines = [line.strip() for line in self.text.splitlines() if line.strip()]
+        whole = " ".join(lines)  # uv breaks lines as wide as a terminal, within what is looked for too
+        cause = next((said for word, said in CAUSES if word in whole), lines[0] if lines else "it said nothing")
+        super().__init__(f"uv: {cause}"[:500])
 
 
 class Unbuildable(UVFailed):
@@ -56,7 +57,9 @@ def uv(*words: str) -> str:
         raise UVFailed(str(error)) from error
     if done.returncode:
         said = done.stderr or done.stdout
-        raise (Unbuildable if UNBUILDABLE in said and not any(word in said for word, _ in CAUSES) else UVFailed)(said)
+        whole = " ".join(said.split())
+        known = any(word in whole for word, _ in CAUSES)
+        raise (Unbuildable if UNBUILDABLE in whole and not known else UVFailed)(said)
     return done.stdout
 
 

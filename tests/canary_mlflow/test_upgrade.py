@@ -101,7 +101,11 @@ def test_wrong_use_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ),
         ("error sending request for url", "the package index does not answer", 4),
         ("No solution found: nope was not found in the cache", "uv is offline (UV_OFFLINE)", 4),
-        ("failed to write: No space left on device", "the disk is full", 4),
+        (
+            "error: no environment\n  cause: cannot write: No space left on\n    device (os error 28)",
+            "the disk is full",
+            4,
+        ),
     ],
 )
 def test_what_uv_cannot_do_is_one_line(

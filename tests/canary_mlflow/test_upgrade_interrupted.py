@@ -18,6 +18,7 @@ from pathlib import Path
 import forking
 import pytest
 from mlflow.entities import Metric
+from small_disk import fill, small_disk
 from workplace import Workplace
 
 from canary_mlflow.errors import CanaryError
@@ -145,6 +146,50 @@ def test_a_bisection_that_was_stopped_twice_goes_on_and_makes_nothing_twice(work
     ended = Counter(line.split()[1] for line in log.read_text().splitlines() if line.startswith("ended"))
     assert ended == {"1-1": 1, "2-3": 1, "2-1": 1, "1-3": 1}
     assert len(list((folder / "environments").glob("*/canary-complete"))) == 4
+
+
+@pytest.mark.parametrize("full", ["environments", "results", "temporary"])
+def test_a_full_disk_is_one_line_and_is_gone_on_from(workplace: Workplace, full: str) -> None:
+    folder = workplace.folder
+    (index := folder / "index").mkdir()
+    (folder / "temporary").mkdir()
+    for version in ("1", "2"):
+        wheel(index, "cab", version)
+        wheel(index, "ware", version)
+    store_with_one_run(folder)
+    (folder / "train.py").write_text(TRAIN)
+    (folder / "at_hand.txt").write_text("cab==1\nware==1\n")
+    with small_disk(folder / full, 20 * 1024) as disk:
+        path = f"{uv_of_a_real_python(folder)}{os.pathsep}{os.environ['PATH']}"
+        environment = {
+            "CANARY_ENVIRONMENTS": str(folder / "environments"), "UV_FIND_LINKS": str(index), "UV_NO_INDEX": "1",
+            "TMPDIR": str(folder / "temporary"), "WAITS": "", "PATH": path,
+        }  # fmt: skip
+        words = (
+            "upgrade",
+            "--from",
+            "at_hand.txt",
+            "--to",
+            "cab==2",
+            "--command",
+            "python train.py",
+            "--work",
+            "results",
+        )
+        filler = fill(disk, 4)
+        ended = workplace.canary(*words, **environment)
+        assert ended.returncode == 4, ended.stdout
+        *_, line = ended.stderr.splitlines()
+        assert line.startswith("canary: ")
+        assert "expected" in line
+        assert "room" in line
+        assert "Traceback" not in ended.stderr
+        assert not [*disk.rglob("canary-complete"), *disk.rglob("result.json*")]
+
+        filler.unlink()
+        again = workplace.canary(*words, **environment)
+        assert again.returncode == 0, again.stderr
+        assert "2 trainings" in again.stdout
 
 
 @linux
