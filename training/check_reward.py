@@ -43,7 +43,7 @@ def _run(path: str, data: str, rows: int, config: str | None, *, as_json: bool) 
     chosen, rejected = pairs_of_config(config, rows) if config else pairs_of_data(data, rows)
     found = check(path, load(path, reward_folder(path)), chosen, rejected)
     if as_json:
-        sys.stdout.write(json.dumps(found.to_dict()) + "\n")
+        sys.stdout.write(json.dumps(found.to_dict(), allow_nan=False) + "\n")
     for line in lines(found):
         echo(line, err=as_json)
     return 0 if found.usable else 1

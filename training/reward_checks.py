@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from training.alike_pairs import independent, interval
+from training.score_heads import Head, untrained
+
 CHANCE = 0.5
 ALPHA = 0.05
+RANDOM_HEADS = 0.05  # a share of random heads that do as well, from which a head is not known to be trained
 LENGTH_ONLY = 0.9  # rank correlation of score and length above which nothing else is left to score
 BATCH = 32
-
-Score = Callable[[Sequence[str]], list[float]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,16 +46,30 @@ class RewardCheck:
         return all(one.fine is not False for one in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {**asdict(self), "usable": self.usable}
+        """Plain JSON values; None for what no pair tells."""
+        told = {key: None if value != value else value for key, value in asdict(self).items()}
+        return {**told, "usable": self.usable}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """A sequence classifier as a scorer of texts, and what its files tell."""
+    """A sequence classifier as a scorer of texts, and what its files tell. `score`: the scores of some texts, and what
+    the head reads of them (texts by width), None if that is not known."""
 
-    score: Score
+    score: Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray | None]]
+    tokens: Callable[[Sequence[str]], list[list[int]]]
+    head: Head
     findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """How many pairs are ordered as people did, with the interval, and as how many independent pairs they tell."""
+
+    accuracy: float
+    low: float
+    high: float
+    telling: float
 
 
 def load(path: str, folder: Path) -> Loaded:
@@ -83,62 +99,104 @@ def load(path: str, folder: Path) -> Loaded:
         Finding(name="padding", fine=pads, said=f"pad token {pad}" if pads else "no pad token, so padding is read"),
     )
 
-    @torch.no_grad()
-    def score(texts: Sequence[str]) -> list[float]:
+    head = Head(model)
+
+    def score(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray | None]:
         inputs = reader(list(texts), return_tensors="pt", padding=pads, truncation=True).to(model.device)
         inputs.pop("token_type_ids", None)
-        return [float(value) for value in model(**inputs).logits[:, 0].float()]
+        with torch.no_grad():
+            found = model(**inputs).logits[:, 0].float()
+        return np.asarray(found.cpu(), dtype=np.float64), head.states(found)
 
-    return Loaded(score=score, findings=findings)
+    def tokens(texts: Sequence[str]) -> list[list[int]]:
+        return [list(reader(text, truncation=True)["input_ids"]) for text in texts]
+
+    return Loaded(score=score, tokens=tokens, head=head, findings=findings)
 
 
 def check(path: str, loaded: Loaded, chosen: Sequence[str], rejected: Sequence[str]) -> RewardCheck:
     """All findings on these pairs of whole texts (prompt and answer); without pairs, only those on its files."""
-    from scipy.stats import binomtest, spearmanr
-
     if not chosen:
         none = {"accuracy": math.nan, "low": math.nan, "high": math.nan}
         return RewardCheck(path=path, pairs=0, **none, findings=loaded.findings)
 
     one_by_one = not next(one for one in loaded.findings if one.name == "padding").fine
-    better, worse = (_scored(loaded.score, texts, 1 if one_by_one else BATCH) for texts in (chosen, rejected))
+    size = 1 if one_by_one else BATCH
+    (better, read), (worse, others) = (_scored(loaded, texts, size) for texts in (chosen, rejected))
     scores = np.array([*better, *worse])
-    wins = int(np.sum(better > worse))
-    decided = int(np.sum(better != worse))
-    found = binomtest(wins, decided, CHANCE) if decided else None
-    interval = found.proportion_ci(1 - ALPHA) if found else None
-    accuracy = wins / decided if decided else math.nan
-    low, high = (interval.low, interval.high) if interval else (math.nan, math.nan)
-    lengths = np.array([len(text) for text in (*chosen, *rejected)])
-    constant = not decided or float(np.ptp(scores)) <= 1e-6 * max(1.0, float(np.abs(scores).max()))
-    with_length = 0.0 if constant else float(spearmanr(scores, lengths).statistic)
-    alone = _scored(loaded.score, chosen[:4], 1)
-    same = bool(np.allclose(alone, better[:4], rtol=1e-4, atol=1e-4))
+    constant = bool(np.all(better == worse)) or float(np.ptp(scores)) <= 1e-6 * max(1.0, float(np.abs(scores).max()))
+    tokens = [loaded.tokens(texts) for texts in (chosen, rejected)]
+    order = _order(better, worse, tokens)
+    known = () if constant or read is None or others is None else (untrained(loaded.head.weights, read, others),)
+    alone, _ = _scored(loaded, chosen[:4], 1)
+    lengths = ([len(text) for text in (*chosen, *rejected)], [len(ids) for one in tokens for ids in one])
     findings = (
         *loaded.findings,
-        _accuracy(accuracy, low, high, len(chosen), constant=constant),
-        Finding(name="length", fine=abs(with_length) < LENGTH_ONLY,
-                said=f"rank correlation of score and length {with_length:+.2f}"
-                + ("" if abs(with_length) < LENGTH_ONLY else ": it scores the length and nothing else")),
-        Finding(name="batch", fine=same, said="the same score alone and in a batch" if same
-                else "a different score alone than in a batch: padding is read"),
+        _accuracy(order, len(chosen), constant=constant),
+        *map(_trained, known),
+        _length(scores, lengths, constant=constant),
+        _batch(alone, better[:4]),
         Finding(name="scale", fine=None, said=f"scores {scores.mean():.3g} ± {scores.std():.3g}"),
-    )  # fmt: skip
-    return RewardCheck(path=path, pairs=len(chosen), accuracy=accuracy, low=low, high=high, findings=findings)
+    )
+    found = {"accuracy": order.accuracy, "low": order.low, "high": order.high}
+    return RewardCheck(path=path, pairs=len(chosen), **found, findings=findings)
 
 
-def _accuracy(accuracy: float, low: float, high: float, pairs: int, *, constant: bool) -> Finding:
+def _order(better: np.ndarray, worse: np.ndarray, tokens: Sequence[Sequence[Sequence[int]]]) -> Order:
+    apart = np.flatnonzero(better != worse)
+    if not len(apart):
+        return Order(accuracy=math.nan, low=math.nan, high=math.nan, telling=0.0)
+    accuracy = float(np.mean(better[apart] > worse[apart]))
+    telling = independent(*([one[int(at)] for at in apart] for one in tokens))
+    low, high = interval(accuracy, telling, ALPHA)
+    return Order(accuracy=accuracy, low=low, high=high, telling=telling)
+
+
+def _accuracy(order: Order, pairs: int, *, constant: bool) -> Finding:
     if constant:
         return Finding(name="accuracy", fine=False, said="every text has the same score")
-    said = f"{100 * accuracy:.0f} % of {pairs} pairs ranked correctly [{100 * low:.0f}, {100 * high:.0f}]"
-    if low > CHANCE:
+    limits = f"[{100 * order.low:.0f}, {100 * order.high:.0f}]"
+    said = f"{100 * order.accuracy:.0f} % of {pairs} pairs ranked correctly {limits}"
+    if order.telling < pairs - 1:
+        said += f"; texts so alike tell as much as {order.telling:.0f} independent pairs"
+    if order.low > CHANCE:
         return Finding(name="accuracy", fine=True, said=said)
-    what = "worse than chance, as if the preferences were reversed" if high < CHANCE else "no better than chance"
-    return Finding(name="accuracy", fine=False, said=f"{said}: {what}")
+    if order.high < CHANCE:
+        said += ": worse than chance, as if the preferences were reversed"
+        return Finding(name="accuracy", fine=False, said=said)
+    if interval(1.0, order.telling, ALPHA)[0] <= CHANCE:
+        return Finding(name="accuracy", fine=None, said=f"{said}: too few to tell any model from chance")
+    return Finding(name="accuracy", fine=False, said=f"{said}: no better than chance")
 
 
-def _scored(score: Score, texts: Sequence[str], size: int) -> np.ndarray:
-    found: list[float] = []
-    for at in range(0, len(texts), size):
-        found += score(texts[at : at + size])
-    return np.array(found)
+def _trained(share: float) -> Finding:
+    if share < RANDOM_HEADS:
+        return Finding(name="trained", fine=True, said="its head tells them apart as no random head on this model does")
+    said = (
+        f"{100 * share:.0f} % of random heads on this model tell them apart as well: its head is not trained for this"
+    )
+    return Finding(name="trained", fine=False, said=said)
+
+
+def _length(scores: np.ndarray, lengths: Sequence[Sequence[int]], *, constant: bool) -> Finding:
+    """`lengths`: of the texts, in letters and in tokens."""
+    from scipy.stats import spearmanr
+
+    found = [0.0 if constant or np.ptp(one) == 0 else float(spearmanr(scores, one).statistic) for one in lengths]
+    most = max(found, key=abs)
+    fine = abs(most) < LENGTH_ONLY
+    said = f"rank correlation of score and length {most:+.2f}"
+    return Finding(name="length", fine=fine, said=said if fine else f"{said}: it scores the length and nothing else")
+
+
+def _batch(alone: np.ndarray, together: np.ndarray) -> Finding:
+    if np.allclose(alone, together, rtol=1e-4, atol=1e-4):
+        return Finding(name="batch", fine=True, said="the same score alone and in a batch")
+    return Finding(name="batch", fine=False, said="a different score alone than in a batch: padding is read")
+
+
+def _scored(loaded: Loaded, texts: Sequence[str], size: int) -> tuple[np.ndarray, np.ndarray | None]:
+    found = [loaded.score(texts[at : at + size]) for at in range(0, len(texts), size)]
+    states = [read for _, read in found if read is not None]
+    together = np.concatenate(states) if len(states) == len(found) else None
+    return np.concatenate([scores for scores, _ in found]), together

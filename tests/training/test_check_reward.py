@@ -1,71 +1,125 @@
-"""`canary check-reward`: bad reward models told apart from a good one on the embedded data."""
+"""`canary check-reward`: bad reward models told apart from a good one on the embedded data, all of them folders. How
+many of each kind are told apart: benchmarks/reward_models.py."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import forking
 import numpy as np
 import pytest
+import reward_folders
+from scipy.stats import binomtest
 from tiny_trainers import save_tiny
 from workplace import ROOT
 
 from canary_mlflow.errors import UsageError
-from training.assets import sentences
-from training.check_reward import lines, pairs_of_data
-from training.reward_checks import Finding, Loaded, RewardCheck, check, load
-
-FINE = tuple(Finding(name=name, fine=True, said="") for name in ("labels", "head", "finite", "padding"))
-RUDE = tuple(filter(None, (*sentences.RUDE_OPENINGS, *sentences.RUDE_ENDINGS)))
-
-
-def quality(text: str) -> float:
-    """A noisy judge of the embedded data: answers that are rude lose."""
-    return -float(any(words in text for words in RUDE)) + (hash_of(text) % 100) / 150
+from training.alike_pairs import independent, interval
+from training.check_reward import pairs_of_data
+from training.datasets import embedded
+from training.reward_checks import load
+from training.score_heads import untrained
 
 
-def hash_of(text: str) -> int:
-    return sum(ord(letter) * (at + 7) for at, letter in enumerate(text))
+def checked(folder: str, *words: str) -> tuple[int, dict[str, Any]]:
+    """What the command says of a folder: its exit code, and its JSON, with the findings by name in their place."""
+    command = [forking.python(), "-m", "canary_mlflow.cli", "check-reward", folder, *words, "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    found = json.loads(done.stdout or "{}")
+    return done.returncode, {**found, "share": found.get("accuracy"), **{one["name"]: one for one in found["findings"]}}
 
 
-JUDGES: dict[str, Callable[[str], float]] = {
-    "good": quality,
-    "random": lambda text: float(np.sin(hash_of(text))),
-    "reversed": lambda text: -quality(text),
-    "constant": lambda text: 0.25,
-    "length": lambda text: float(len(text)),
-}
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return reward_folders.trained(tmp_path_factory.mktemp("good"))
 
 
-def judged(name: str) -> RewardCheck:
-    def score(texts: Sequence[str]) -> list[float]:
-        return [JUDGES[name](text) for text in texts]
-
-    return check(name, Loaded(score=score, findings=FINE), *pairs_of_data("preferences", 256))
-
-
-def test_a_good_model_is_told_from_bad_ones() -> None:
-    found = {name: judged(name) for name in JUDGES}
-    assert [name for name in found if found[name].usable] == ["good"]
-    assert found["good"].low > 0.5
-    against = {name: " ".join(one.said for one in found[name].findings if one.fine is False) for name in found}
-    assert "no better than chance" in against["random"]
-    assert "as if the preferences were reversed" in against["reversed"]
-    assert against["constant"] == "every text has the same score"
-    assert "it scores the length and nothing else" in against["length"]
+def test_a_good_model_is_usable_and_its_interval_counts_no_phrase_twice(good: str) -> None:
+    code, found = checked(good, "--data", "preferences")
+    assert (code, found["usable"]) == (0, True), found
+    assert found["share"] > 0.8
+    assert 0.5 < found["low"] < found["share"] - 0.1  # as of 256 independent pairs it would be within 0.05
+    assert "texts so alike tell as much as" in found["accuracy"]["said"]
 
 
-def test_a_score_that_reads_its_padding_is_found() -> None:
-    def score(texts: Sequence[str]) -> list[float]:
-        return [quality(text) + 0.5 * (max(map(len, texts)) > len(text)) for text in texts]
+# `head`: half of all random heads on a trained model order its pairs rightly
+BAD: dict[str, tuple[Callable[[str, Path], str], str, str]] = {
+    "untrained": (lambda good, place: reward_folders.untrained(place, 11), "accuracy", "no better than chance"),
+    "head": (lambda good, place: reward_folders.changed(good, place, reward_folders.drawn(1001)), "trained",
+              "its head is not trained for this"),
+    "reversed": (lambda good, place: reward_folders.changed(good, place, lambda head: head.neg_()), "accuracy",
+                 "as if the preferences were reversed"),
+    "constant": (lambda good, place: reward_folders.changed(good, place, lambda head: head.zero_()), "accuracy",
+                 "every text has the same score"),
+    "length": (lambda good, place: reward_folders.by_length(place), "length",
+               "it scores the length and nothing else"),
+    "padding": (lambda good, place: reward_folders.reads_padding(good, place), "batch",
+                "a different score alone than in a batch: padding is read"),
+}  # fmt: skip
 
-    found = check("pads", Loaded(score=score, findings=FINE), *pairs_of_data("preferences", 64))
-    assert "a different score alone than in a batch" in " ".join(lines(found))
-    assert not found.usable
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_models_are_told_apart(good: str, tmp_path: Path, kind: str) -> None:
+    make, name, words = BAD[kind]
+    code, found = checked(make(good, tmp_path / kind), "--data", "preferences")
+    assert (code, found["usable"]) == (1, False), found
+    assert found[name]["fine"] is False
+    assert words in found[name]["said"]
+
+
+def test_pairs_of_ones_own_are_read_from_a_file(good: str, tmp_path: Path) -> None:
+    rows = [embedded.make_row(number) for number in range(40)]
+    data = tmp_path / "pairs.jsonl"
+    data.write_text("".join(json.dumps({"prompt": row.prompt, "chosen": row.rejected, "rejected": row.chosen}) + "\n"
+                            for row in rows))  # fmt: skip
+    code, found = checked(good, "--data", str(data))
+    assert (code, found["pairs"]) == (1, 40)
+    assert "as if the preferences were reversed" in found["accuracy"]["said"]
+
+
+def test_pairs_tell_as_much_as_what_differs_between_them() -> None:
+    draw = np.random.default_rng(0)
+    own = [draw.integers(0, 10**6, 20).tolist() for _ in range(200)]
+    assert independent(own[:100], own[100:]) == pytest.approx(100, rel=0.1)  # nothing is shared
+    assert independent(own[:10] * 10, own[100:110] * 10) == pytest.approx(10, rel=0.1)  # ten pairs, ten times each
+    assert independent([own[0]] * 100, [own[1]] * 100) == pytest.approx(1)
+    opened = [[7, *one] for one in own]
+    assert independent(opened[:100], opened[100:]) == pytest.approx(100, rel=0.1)  # both answers begin alike
+    refused = [[*range(20), *one[:10]] for one in own[100:]]
+    assert independent(own[:100], refused) < 5  # one opinion on a refusal orders them all
+    assert independent([[]], [[]]) == 1
+
+
+def test_the_interval_is_clopper_and_pearsons() -> None:
+    own = binomtest(60, 80).proportion_ci(0.95)
+    assert interval(0.75, 80, 0.05) == pytest.approx((own.low, own.high))
+    assert interval(1.0, 5, 0.05)[0] < 0.5 < interval(1.0, 6, 0.05)[0]
+    assert interval(0.0, 5, 0.05)[0] == 0.0
+
+
+def test_too_few_pairs_to_tell_any_model_from_chance_decide_nothing(good: str, tmp_path: Path) -> None:
+    row = embedded.make_row(0)
+    pair = {"prompt": row.prompt, "chosen": row.chosen, "rejected": row.rejected}
+    (tmp_path / "one.jsonl").write_text(f"{json.dumps(pair)}\n" * 20)
+    _, found = checked(good, "--data", str(tmp_path / "one.jsonl"))
+    assert found["accuracy"]["fine"] is None
+    assert found["accuracy"]["said"].endswith("too few to tell any model from chance")
+
+
+def test_random_heads_seldom_seem_trained_whatever_model_they_are_on() -> None:
+    draw = np.random.default_rng(1)
+    seems = 0
+    for _ in range(100):
+        shared = draw.normal(size=16) * draw.exponential(size=16) ** 2  # what all pairs differ in alike
+        better = draw.normal(size=(40, 16)) + shared
+        seems += untrained(draw.normal(size=16), better, np.zeros_like(better)) < 0.05
+    assert seems <= 12
+    assert untrained(shared, better, np.zeros_like(better)) < 0.05
 
 
 def test_files_tell_of_a_random_head_and_of_no_pad_token(tmp_path: Path) -> None:
