@@ -43,7 +43,7 @@ def metric_checks(
     ]
     weighed = [weigh_selected(policy, rule, left, right, pairs) for rule in rules]
     tested = [item.rule for item in weighed if isinstance(item, Weighed)]
-    sharing = {rule.name: rule.weight for rule in tested if rule.role in (Role.GATE, Role.GUARD)}
+    sharing = {rule.name: rule.weight for rule in tested if rule.blocks}
     levels = {name: policy.alpha_block * weight / sum(sharing.values()) for name, weight in sharing.items()}
 
     def concluded(power: float) -> tuple[Check, ...]:
@@ -98,13 +98,15 @@ def conclude(policy: Policy, weighed: Weighed, level: float, plan: Policy, power
     evidence = evidence_of(policy, weighed, smallest_detectable(found, level) if enough else None)
     line, known = _line(rule, evidence), {"evidence": evidence, "notes": weighed.notes}
     if found.p_noninferior <= policy.alpha_pass:
+        if weighed.silent and rule.blocks:
+            reason = f"{line}; but {runs(weighed.silent, 'candidate')} finished without enough of it to judge"
+            return check_of(rule, CheckOutcome.INCONCLUSIVE, reason, reason_code=ReasonCode.MISSING_DATA, **known)
         reason = f"{line}, within the limit with {p_value(found.p_noninferior)}"
         return check_of(rule, CheckOutcome.PASS, reason, **known)
     if found.p_harm <= level and (enough or rule.role is Role.ADVISORY):
         verb = "changed" if rule.worse is Worse.BOTH else "worse"
         reason = f"{line}{_by_median(found, evidence)}, {verb} with {p_value(found.p_harm)}"
-        blocks = rule.role is not Role.ADVISORY
-        outcome, code = (CheckOutcome.BLOCK, ReasonCode.REGRESSION) if blocks else (CheckOutcome.WARN, None)
+        outcome, code = (CheckOutcome.BLOCK, ReasonCode.REGRESSION) if rule.blocks else (CheckOutcome.WARN, None)
         return check_of(rule, outcome, reason, reason_code=code, **known)
     return _inconclusive(plan, weighed, evidence, line, level / policy.alpha_block * plan.alpha_block, power)
 

@@ -23,7 +23,8 @@ from gates.stats.comparisons import Comparison
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Weighed:
     """A rule that was tested: what was `found`, in which unit (`stick`) and with which readings. `repeated`: some runs
-    share a seed, which this metric follows, and count once."""
+    share a seed, which this metric follows, and count once. `silent`: how many of the candidate's runs finished without
+    a reading, and no other run of their seed has one."""
 
     rule: MetricRule
     found: Comparison
@@ -31,6 +32,7 @@ class Weighed:
     sides: tuple[Sequence[Reading], Sequence[Reading]]
     notes: tuple[str, ...]
     repeated: bool
+    silent: int
 
 
 def weigh_selected(
@@ -63,7 +65,10 @@ def weigh(
         there = all(any(series is not None and series.finite.any() for series in side) for side in recorded)
         return missing(rule, left, right, why_right or why_left, there)
     notes = tuple(_notes(left, right, len(baseline), len(candidate)))
-    if rule.info.repeatable and same_code(policy, rule, left, right) and same_training(baseline, candidate):
+    told = {name for reading in right for name in (reading.run_id, reading.seed) if name is not None}
+    silent = sum(told.isdisjoint((run.run_id, run.seed)) for run in candidate)
+    repeatable = rule.info.repeatable and not silent
+    if repeatable and same_code(policy, rule, left, right) and same_training(baseline, candidate):
         return identity_check(rule, left, right, notes)
     stick = measurable(policy, rule, left, right, unread(candidate, right))
     if isinstance(stick, Check):
@@ -82,6 +87,7 @@ def weigh(
         sides=(tuple(left), tuple(right)),
         notes=notes,
         repeated=repeated,
+        silent=silent,
     )
 
 
@@ -146,11 +152,11 @@ def measurable(
 
 
 def missing(rule: MetricRule, left: list[Reading], right: list[Reading], why: str, there: bool) -> Check:
-    """The check of a metric without readings. A gate metric must not pass in silence if only the baseline has it, or if
-    both sides have it (`there`) with too few values."""
+    """The check of a metric without readings. What decides must not pass in silence if only the baseline has it, nor a
+    gate metric if both sides have it (`there`) with too few values."""
     sides = [name for name, side in (("baseline", left), ("candidate", right)) if not side]
     reason = f"{why} (in the {' and the '.join(sides)})"
     vanished = bool(left) and not right
-    if rule.role is Role.GATE and (rule.must_have or vanished or there):
-        return undecided(rule, reason, ReasonCode.MISSING_DATA)
+    if (rule.blocks and vanished) or (rule.role is Role.GATE and (rule.must_have or there)):
+        return check_of(rule, CheckOutcome.INCONCLUSIVE, reason, reason_code=ReasonCode.MISSING_DATA)
     return check_of(rule, CheckOutcome.NOT_JUDGED, reason)

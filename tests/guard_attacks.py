@@ -312,6 +312,16 @@ def explained_later(scene: Scene) -> Any:
     return scene.verdict("m", version)
 
 
+def no_worst_run(scene: Scene) -> Any:
+    """The run that would show it has no evaluation."""
+    recorded = scene.recorded
+    session = recorded.session(runs=2)
+    recorded.run(session, 2, slower=1.0, tags={}, nan_at=None, without=("quality/eval_loss",))
+    if (word := scene.verdict("m", recorded.register(session))) != "PASS":
+        raise Refused(None, f"{word}, by what the run leaves out")
+    return word
+
+
 def sealed_early(scene: Scene) -> Any:
     """Other weights, sealed before the run saves its own, and put back after its session's end."""
     recorded, other = scene.recorded, safetensors(weight=np.full(4, 7, np.float32))
@@ -415,6 +425,7 @@ def other_attacks() -> Iterator[Attack]:
     yield Attack("Python client", "another file of weights after the seal", swapped)
     yield Attack("artifact store", "a link to elsewhere among the files of a new version", linked)
     yield Attack("artifact store", "the folder of a new version is a link to elsewhere", linked_folder)
+    yield Attack("training script", "no evaluation of the run that would show it", no_worst_run, told=True)
     yield Attack("training script", "weights that hold a NaN", lambda scene: scene.verdict("with-nan", "1"))
     yield Attack("training script", "weights that are cut off", lambda scene: scene.verdict("cut-off", "1"))
     yield Attack("training script", "a policy as an artifact, its path as the tag canary.tier", own_policy, told=True)

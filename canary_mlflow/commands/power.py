@@ -139,13 +139,12 @@ def show_all(
     """Print the table of all rules that decide."""
     from canary_mlflow.reports.power_table import Row, Table, as_dict, lines
     from gates.model.priors import SHIPPED_DF, Prior
-    from gates.model.rules import Role
     from gates.stats.power import chances
 
     resolved = asked.resolve({**recorded(facts), **facts})
     rows = []
     for rule in resolved.rules:
-        if rule.role not in (Role.GATE, Role.GUARD) or facts.get(rule.metric) == "absent":
+        if not rule.blocks or facts.get(rule.metric) == "absent":
             continue
         known = expected(asked, resolved, rule)
         prior = Prior(sd=known.sd, df=SHIPPED_DF if known.df is None else known.df, kind=known.kind)
@@ -252,12 +251,10 @@ def deciding(asked: Policy, rule: str, facts: Mapping[str, str]) -> tuple[Policy
 
 def elsewhere(asked: Policy, rule: str, resolved: Policy, facts: Mapping[str, str]) -> tuple[str, ...]:
     """A sentence on a rule that decides only on other hardware."""
-    from gates.model.rules import Role
-
-    if find_rule(resolved, rule).role in (Role.GATE, Role.GUARD):
+    if find_rule(resolved, rule).blocks:
         return ()
     for backend in ("cuda", "cpu"):
-        if find_rule(asked.resolve({**facts, "backend": backend}), rule).role in (Role.GATE, Role.GUARD):
+        if find_rule(asked.resolve({**facts, "backend": backend}), rule).blocks:
             return (
                 f"{rule} does not decide with backend={facts.get('backend')}; it does with --fact backend={backend}",
             )

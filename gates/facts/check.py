@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gates.facts.differences import CONFIGURATION, differences
 from gates.facts.exact import FACTS, bare, covers, deciding, variant_of
@@ -56,16 +56,25 @@ def with_fresh(baseline: Sequence[Run], fresh: Sequence[Run]) -> tuple[Run, ...]
     return (*fresh, *(run for run in baseline if run.seed not in made))
 
 
+def unrecorded(baseline: Sequence[Run], candidate: Sequence[Run]) -> str:
+    """What the check rests on that all of the baseline's runs recorded and some of the candidate's did not; '' for
+    nothing."""
+    needed: dict[str, Callable[[Run], object]] = {
+        "exact facts": lambda run: run.facts,
+        "their configuration": lambda run: run.configuration,
+        "how many parameters they train": lambda run: run.facts.get("parameters.trainable"),
+    }
+    return next((what for what, has in needed.items() if all(map(has, baseline)) and not all(map(has, candidate))), "")
+
+
 def fact_checks(
-    policy: Policy, found: Sequence[Difference], compared: Sequence[str], accepted: Sequence[Difference]
+    policy: Policy, found: Sequence[Difference], compared: Sequence[str], accepted: Sequence[Difference], missing: str
 ) -> tuple[Check, ...]:
     """The check, if both sides recorded facts and the policy asks for it. Equal facts are no evidence of anything else:
-    the check passes then, and decides nothing."""
+    the check passes then, and decides nothing. `missing`: what `unrecorded` says; nobody hides a fact by leaving it
+    out."""
     if not policy.hard.facts:
         return ()
-    if FACTS not in compared:
-        unknown = "exact facts are not recorded of both sides"
-        return _open(unknown, ReasonCode.NOT_COMPARABLE) if compared and alone(policy) else ()
     facts = [one for one in found if one.group == FACTS and not one.rounding]
     known = [one for one in facts if one.decides and any(covers(each, one) for each in accepted)]
     against = [one for one in facts if one.decides and one not in known]
@@ -73,6 +82,11 @@ def fact_checks(
         beginning = UNEXPLAINED if any(one.group == CONFIGURATION for one in found) else UNCHANGED
         reason = f"{beginning} {listed([said(one) for one in against], most=SHOWN)}"
         return (hard_check(FACTS, CheckOutcome.BLOCK, reason, ReasonCode.HARD_GATE),)
+    if missing:
+        return _open(f"the candidate's runs do not say {missing}, the baseline's do", ReasonCode.MISSING_DATA)
+    if FACTS not in compared:
+        unknown = "exact facts are not recorded of both sides"
+        return _open(unknown, ReasonCode.NOT_COMPARABLE) if compared and alone(policy) else ()
     if known:
         reason = f"accepted: {listed([said(one) for one in known], most=SHOWN)}"
         return (hard_check(FACTS, CheckOutcome.PASS, reason),)

@@ -68,6 +68,11 @@ class MetricRule:
     own: Metric | None = None
 
     @property
+    def blocks(self) -> bool:
+        """Whether harm beyond the limit blocks."""
+        return self.role in (Role.GATE, Role.GUARD)
+
+    @property
     def info(self) -> Metric:
         """The metric's label, unit and nature."""
         return self.own or METRICS[self.metric]

@@ -114,7 +114,7 @@ def _chances(policy: Policy, rule: MetricRule, prior: Prior, size: tuple[int, in
         rule=rule,
         baseline_runs=size[0],
         candidate_runs=size[1],
-        blocks=rule.role in (Role.GATE, Role.GUARD) and enough_to_block(policy, design),
+        blocks=rule.blocks and enough_to_block(policy, design),
         error=prior.sd / math.sqrt(design.information),
         above=above,
         below=below,
@@ -134,9 +134,7 @@ def _normal_points(count: int, dimensions: int) -> Values:
 
 def level(policy: Policy, rule: MetricRule) -> float:
     """The rule's share of the level of BLOCK when all deciding rules are tested."""
-    others = sum(
-        other.weight for other in policy.rules if other.role in (Role.GATE, Role.GUARD) and other.name != rule.name
-    )
+    others = sum(other.weight for other in policy.rules if other.blocks and other.name != rule.name)
     return policy.alpha_block * rule.weight / (rule.weight + others)
 
 

@@ -113,9 +113,9 @@ def test_facts_of_other_work_and_facts_that_nobody_recorded_do_not_compare(told:
     )
 
 
-def version(recorded: Any, trainable: str) -> str:
-    """A registered version whose runs say how many parameters train, and what they were told."""
-    facts = {"trainable": trainable, "total": "14080"}
+def version(recorded: Any, trainable: str | None) -> str:
+    """A registered version whose runs say how many parameters train (None: they do not), and what they were told."""
+    facts = {"total": "14080", **({} if trainable is None else {"trainable": trainable})}
     session_id = recorded.session(tags={"canary.facts.parameters": json.dumps(facts)})
     for run_id in recorded.children(session_id):
         recorded.client.log_param(run_id, "cfg/train.learning_rate", "0.002")
@@ -153,6 +153,15 @@ def test_a_fact_blocks_until_somebody_accepts_it(recorded: Any, tmp_path: Path) 
     assert recorded.champion() == second
     nothing = said("accept-facts", model, second, *store, "--reason", "again", code=2).stderr
     assert "there is no other champion to compare it with" in nothing
+
+
+def test_a_fact_that_is_left_out_does_not_pass(recorded: Any) -> None:
+    store, model = ("--tracking-uri", recorded.uri), recorded.model
+    first, silent = (version(recorded, trainable) for trainable in ("14080", None))
+    said("gate", model, first, *store)
+    shown = " ".join(said("gate", model, silent, *store, code=3).stdout.split())
+    assert "The candidate's runs do not say how many parameters they train, the baseline's do." in shown
+    assert recorded.champion() == first
 
 
 def forged(uri: str, copy: Path, *, facts: bool = False) -> str:

@@ -122,8 +122,9 @@ def test_runs_that_end_before_they_give_a_number_are_not_left_out_in_silence(per
     assert "the runs end at different steps (60 and 1000): if one failed" in check(found, "step_time").reason
 
 
-def test_a_run_without_the_metric_is_no_shorter_run(perf):
-    """One of the candidate's runs made no evaluation; the others' last one was before the end."""
+def test_a_run_without_the_metric_is_no_shorter_run_and_hides_nothing(perf):
+    """One of the candidate's runs made no evaluation; the others' last one was before the end. The worst run of a side
+    does not get past by saying nothing; a baseline's run may, and so may one whose seed was run again."""
     evaluated = Series(name="eval_loss", steps=np.array([400, 850]), values=np.array([0.6, 0.5]))
 
     def side(name, without):
@@ -132,8 +133,12 @@ def test_a_run_without_the_metric_is_no_shorter_run(perf):
         return Version(model="m", version=name, runs=tuple(runs[:without] + with_it[without:]))
 
     found = check(judge(perf, side("a", 0), side("b", 1)), "eval_loss")
-    assert found.outcome == Outcome.PASS
-    assert "1 candidate run without enough data left out" in found.notes
+    assert (found.outcome, found.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.MISSING_DATA)
+    assert found.reason.endswith("; but 1 candidate run finished without enough of it to judge")
+    assert check(judge(perf, side("a", 1), side("b", 0)), "eval_loss").outcome == Outcome.PASS
+    again = side("b", 1)
+    repeated = replace(again, runs=tuple(replace(one, seed=max(1, at)) for at, one in enumerate(again.runs)))
+    assert check(judge(perf, side("a", 0), repeated), "eval_loss").outcome == Outcome.PASS
 
 
 def test_iterations_are_counted_whatever_steps_they_have(perf):

@@ -9,7 +9,7 @@ import pytest
 from verdicts import check
 
 from canary_mlflow.pages.side_by_side import side_by_side
-from gates import CheckOutcome, Outcome, Run, Version, judge
+from gates import CheckOutcome, Outcome, ReasonCode, Run, Version, judge
 from gates.facts.differences import differences
 from gates.facts.exact import FACTS, covers
 from gates.model.verdict import Difference, verdict_from_dict, verdict_to_dict
@@ -104,8 +104,6 @@ def test_rounding_is_shown_and_decides_nothing(smoke: Any, side: Any) -> None:
         {"configuration": {**SETTINGS, "algo.beta": "0.2"}},
         {"workload": {**WORK, "data_digest": "cd34"}},
         {"workload": {"algo": "sft", "max_steps": "100"}, "loss": 9.0},
-        {"configuration": {}},
-        {"facts": dict.fromkeys(FACTS_OF)},
     ],
 )
 def test_a_change_on_purpose_and_what_is_not_known_block_nothing(smoke: Any, side: Any, changes: Any) -> None:
@@ -113,10 +111,7 @@ def test_a_change_on_purpose_and_what_is_not_known_block_nothing(smoke: Any, sid
     verdict = judge(smoke, side("a"), side("b", **loss))
     assert FACTS not in [one.metric for one in verdict.checks if one.outcome is CheckOutcome.BLOCK]
     assert not any(one.decides for one in verdict.differences)
-    if "facts" in changes:
-        assert FACTS not in verdict.compared
-    else:
-        assert "first.loss.1" in facts_in(verdict)
+    assert "first.loss.1" in facts_in(verdict)
 
 
 def test_data_that_is_known_by_its_rows_alone_may_have_been_changed(smoke: Any, side: Any) -> None:
@@ -124,6 +119,24 @@ def test_data_that_is_known_by_its_rows_alone_may_have_been_changed(smoke: Any, 
     assert check_or_none(judge(smoke, side("a", workload=work), side("b", workload=work, loss=9.0))) is None
     fewer = {"facts": {"parameters.trainable": "3"}}
     assert judge(smoke, side("a", workload=work), side("b", workload=work, **fewer)).outcome is Outcome.BLOCK
+
+
+@pytest.mark.parametrize(
+    ("silent", "what"),
+    [
+        ({"facts": dict.fromkeys(FACTS_OF) | {"first.tokens": None}}, "exact facts"),
+        ({"configuration": {}}, "their configuration"),
+        ({"facts": {"parameters.trainable": None}}, "how many parameters they train"),
+    ],
+)
+def test_a_candidate_hides_no_fact_by_leaving_it_out(smoke: Any, side: Any, silent: Any, what: str) -> None:
+    before, now = side("a"), side("b", **silent)
+    some = replace(now, runs=(*now.runs[:1], *side("b").runs[1:]))
+    for candidate in (now, some):
+        verdict = judge(smoke, before, candidate)
+        assert (verdict.outcome, verdict.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.MISSING_DATA)
+        assert verdict.reason == f"The candidate's runs do not say {what}, the baseline's do."
+    assert judge(smoke, now, before).outcome is Outcome.PASS  # a baseline from before there were facts
 
 
 def check_or_none(verdict: Any) -> Any:

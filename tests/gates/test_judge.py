@@ -250,6 +250,15 @@ def test_a_gate_metric_that_vanished_from_the_candidate_does_not_pass(smoke, mak
     assert newly_recorded.outcome is Outcome.PASS
 
 
+def test_a_guard_that_vanished_from_the_candidate_does_not_pass(smoke, make_version):
+    """An evaluation loss halved by scaling, and the accuracy that would tell is no longer recorded."""
+    accuracy = {"series_": {"eval_accuracy": np.array([0.8])}}
+    verdict = judge(smoke, make_version("a", **accuracy), make_version("b", factor={"eval_loss": 0.6}))
+    assert answer(verdict) == (Outcome.INCONCLUSIVE, ReasonCode.MISSING_DATA)
+    assert "evaluation accuracy was not recorded" in verdict.reason.lower()
+    assert judge(smoke, make_version("a"), make_version("b", **accuracy)).outcome is Outcome.PASS
+
+
 def test_fewer_tokens_in_the_same_time_block(smoke, make_version):
     verdict = judge(smoke, make_version("a"), make_version("b", factor={"tokens": 0.7}))
     assert answer(verdict) == (Outcome.BLOCK, ReasonCode.REGRESSION)
