@@ -7,7 +7,6 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from gates import MetricRule, Policy
     from gates.model.policy import KnownPriors
 
-EFFECTS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
-CURVE = tuple(step / 20 for step in range(61))
 SIZES = ((1, 1), (3, 1), (3, 3), (5, 1), (5, 3), (5, 5), (10, 5))
 OF_TIERS = ((3, 3), (5, 5))
 """The numbers of runs of two sessions of the shipped tiers: smoke has three, perf and nightly five."""
@@ -174,7 +171,7 @@ def show_one(
     """Print one rule's chances of PASS and BLOCK by true harm."""
     from canary_mlflow.reports.power import KnownSpread, as_dict, lines, title
     from gates.model.priors import SHIPPED_DF, Prior
-    from gates.stats.power import power as by_harm
+    from gates.stats.power import chances
 
     rules, notes = deciding(asked, rule, facts)
     chosen = find_rule(rules, rule)
@@ -183,13 +180,12 @@ def show_one(
     )
     known = replace(known, notes=(*notes, *known.notes))
     prior = Prior(sd=known.sd, df=SHIPPED_DF if known.df is None else known.df, kind=known.kind)
-    find = partial(by_harm, rules, chosen, prior, sizes)
-    table = find(EFFECTS)
+    table = chances(rules, chosen, prior, sizes)
     if png is not None:
         from canary_mlflow.reports.power_picture import draw
 
         try:
-            draw(find(CURVE), title(rules, chosen, known), png)
+            draw(table, title(rules, chosen, known), png)
         except OSError as error:
             raise UsageError(f"--png {png}: cannot be written ({error.strerror}); name another place") from error
         say(f"wrote {png}")

@@ -11,7 +11,7 @@ from canary_mlflow.reports.figures import count
 from gates import MetricRule, Policy
 from gates.model.rules import Scale
 from gates.model.summaries import SUMMARIES
-from gates.stats.power import Power, level
+from gates.stats.power import Chances, level
 
 SOURCES = {
     "shipped": "shipped with the policy",
@@ -34,7 +34,11 @@ class KnownSpread:
     notes: tuple[str, ...] = ()
 
 
-def lines(table: Sequence[Power], policy: Policy, rule: MetricRule, known: KnownSpread) -> Iterator[str]:
+EFFECTS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
+"""True harm, in margins."""
+
+
+def lines(table: Sequence[Chances], policy: Policy, rule: MetricRule, known: KnownSpread) -> Iterator[str]:
     """The table for people, after the source of its spread and a note if the rule does not decide."""
     stored = f", stored as {known.entry!r}" if known.entry else ""
     yield f"{title(policy, rule, known)}; chance of BLOCK / PASS in %"
@@ -42,8 +46,8 @@ def lines(table: Sequence[Power], policy: Policy, rule: MetricRule, known: Known
     yield from (f"Note: {note}." for note in known.notes)
     if rule.headroom is not None:
         yield f"Where the device has little left, the margin is smaller than here: {100 * rule.headroom:g} % of that."
-    others = sum(each.role in ("gate", "guard") and each.name != rule.name for each in policy.rules)
-    if rule.role in ("gate", "guard") and others:
+    others = sum(each.blocks and each.name != rule.name for each in policy.rules)
+    if rule.blocks and others:
         part, whole = (f"{100 * share:.2g} %" for share in (level(policy, rule), policy.alpha_block))
         yield (
             f"BLOCK at the {part} level: this rule's share of {whole}, which it divides with "
@@ -53,15 +57,14 @@ def lines(table: Sequence[Power], policy: Policy, rule: MetricRule, known: Known
         yield f"{rule.name} is advisory in this policy: it never blocks"
     if rule.role == "ignore":
         yield f"{rule.name} is ignored in this policy: it never blocks and never passes"
-    effects = list(dict.fromkeys(each.effect for each in table))
-    yield f"  {'runs (k+m)':>10s}" + "".join(f"{effect:>12g}x" for effect in effects) + "   (true harm, in margins)"
-    for size in dict.fromkeys((each.baseline_runs, each.candidate_runs) for each in table):
-        mine = [each for each in table if (each.baseline_runs, each.candidate_runs) == size]
-        cells = "".join(f"{f'{100 * each.block:.0f} / {100 * each.passed:.0f}':>13s}" for each in mine)
-        yield f"  {size[0]:>8d}+{size[1]}{cells}"
+    yield f"  {'runs (k+m)':>10s}" + "".join(f"{effect:>12g}x" for effect in EFFECTS) + "   (true harm, in margins)"
+    for each in table:
+        harms = [effect * rule.harm_margin for effect in EFFECTS]
+        cells = "".join(f"{f'{100 * each.block(harm):.0f} / {100 * each.passed(harm):.0f}':>13s}" for harm in harms)
+        yield f"  {each.baseline_runs:>8d}+{each.candidate_runs}{cells}"
 
 
-def as_dict(table: Sequence[Power], policy: Policy, rule: MetricRule, known: KnownSpread) -> dict[str, Any]:
+def as_dict(table: Sequence[Chances], policy: Policy, rule: MetricRule, known: KnownSpread) -> dict[str, Any]:
     """The table as JSON values; spread and margin as a policy states them."""
     return {
         "policy": policy.name,
@@ -73,7 +76,17 @@ def as_dict(table: Sequence[Power], policy: Policy, rule: MetricRule, known: Kno
         "spread_kind": known.kind,
         "spread_entry": known.entry or None,
         "notes": list(known.notes),
-        "chances": [vars(each) for each in table],
+        "chances": [
+            {
+                "baseline_runs": each.baseline_runs,
+                "candidate_runs": each.candidate_runs,
+                "effect": effect,
+                "block": each.block(effect * rule.harm_margin),
+                "passed": each.passed(effect * rule.harm_margin),
+            }
+            for each in table
+            for effect in EFFECTS
+        ],
     }
 
 

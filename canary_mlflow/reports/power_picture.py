@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gates.stats.power import Power
+from gates.stats.power import Chances
 
+CURVE = tuple(step / 20 for step in range(61))
+"""True harm, in margins."""
 COLOURS = ("#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#084594", "#041f4a", "#000000")
 
 
@@ -17,19 +19,18 @@ def drawable(path: Path) -> bool:
     return path.suffix.removeprefix(".").lower() in FigureCanvasBase.get_supported_filetypes()
 
 
-def draw(chances: Sequence[Power], title: str, path: Path) -> None:
+def draw(chances: Sequence[Chances], title: str, path: Path) -> None:
     """Write a PNG, or another `drawable` format by the file's suffix: one line per number of runs, BLOCK on the left,
     PASS on the right. matplotlib comes with MLflow. Raises OSError."""
     from matplotlib.figure import Figure  # without pyplot: no display, nothing global
 
     figure = Figure(figsize=(9.0, 4.0), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
-    sizes = list(dict.fromkeys((each.baseline_runs, each.candidate_runs) for each in chances))
-    for size, colour in zip(sizes, COLOURS, strict=False):
-        mine = [each for each in chances if (each.baseline_runs, each.candidate_runs) == size]
-        effects = [each.effect for each in mine]
-        left.plot(effects, [each.block for each in mine], color=colour, label=f"{size[0]} + {size[1]}")
-        right.plot(effects, [each.passed for each in mine], color=colour)
+    for each, colour in zip(chances, COLOURS, strict=False):
+        harms = [effect * each.rule.harm_margin for effect in CURVE]
+        label = f"{each.baseline_runs} + {each.candidate_runs}"
+        left.plot(CURVE, [each.block(harm) for harm in harms], color=colour, label=label)
+        right.plot(CURVE, [each.passed(harm) for harm in harms], color=colour)
     for axes, word in ((left, "BLOCK"), (right, "PASS")):
         axes.axvline(1.0, color="0.6", linestyle=":", linewidth=1)
         axes.set(title=f"chance of {word}", xlabel="true harm, in margins", ylim=(-0.02, 1.02))

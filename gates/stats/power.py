@@ -21,17 +21,6 @@ POINTS = 1000
 """Number of sets of runs that represent all possible ones; chances from them are right to about half a percent."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Power:
-    """The chance that one metric alone ends in BLOCK or PASS when the true harm is `effect` margins."""
-
-    baseline_runs: int
-    candidate_runs: int
-    effect: float
-    block: float
-    passed: float
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Chances:
     """What one rule says with a given number of runs: `blocks` tells whether it may BLOCK with so few. For each of
@@ -79,23 +68,6 @@ def chances(policy: Policy, rule: MetricRule, prior: Prior, sizes: Sequence[tupl
     """What a rule says if runs spread as `prior` says, on the rule's scale, for each (baseline, candidate) size, with
     BLOCK at the rule's share of the level."""
     return [_chances(policy, rule, prior, size) for size in sizes]
-
-
-def power(
-    policy: Policy, rule: MetricRule, prior: Prior, sizes: Sequence[tuple[int, int]], effects: Sequence[float]
-) -> list[Power]:
-    """The same chances for these true harms, in margins."""
-    return [
-        Power(
-            baseline_runs=each.baseline_runs,
-            candidate_runs=each.candidate_runs,
-            effect=effect,
-            block=each.block(effect * rule.harm_margin),
-            passed=each.passed(effect * rule.harm_margin),
-        )
-        for each in chances(policy, rule, prior, sizes)
-        for effect in effects
-    ]
 
 
 def _chances(policy: Policy, rule: MetricRule, prior: Prior, size: tuple[int, int]) -> Chances:

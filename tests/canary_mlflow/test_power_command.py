@@ -224,7 +224,7 @@ def test_power_is_drawn(tmp_path: Path) -> None:
 def test_a_picture_that_cannot_be_written_is_refused_before_anything_is_computed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, part: str
 ) -> None:
-    monkeypatch.setattr("gates.stats.power.power", None)
+    monkeypatch.setattr("gates.stats.power.chances", None)
     code, text = called("power", "--policy", "smoke", "--rule", "step_time", "--png", str(tmp_path / name))
     assert (code, len(text.splitlines())) == (2, 1)
     assert part in text

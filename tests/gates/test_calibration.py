@@ -12,18 +12,17 @@ from canary_mlflow.policies import load_policy
 from gates.model.priors import SHIPPED_DF, Prior
 from gates.model.rules import Role, Worse
 from gates.stats.comparisons import compare
-from gates.stats.power import level, power
+from gates.stats.power import chances, level
 
 DRAWS = 500
 EFFECTS = (0.0, 0.5, 1.5)
 
 
 @cache
-def chances(tier, name, sd, sizes, effects, **facts):
+def predicted(tier, name, sd, size, **facts):
     policy = load_policy(tier).resolve(facts)
     rule = next(rule for rule in policy.rules if rule.name == name)
-    found = power(policy, rule, Prior(sd=sd, df=SHIPPED_DF, kind="given"), sizes, effects)
-    return policy, rule, {((each.baseline_runs, each.candidate_runs), each.effect): each for each in found}
+    return policy, rule, chances(policy, rule, Prior(sd=sd, df=SHIPPED_DF, kind="given"), [size])[0]
 
 
 def drawn(policy, rule, sd, size, effect):
@@ -44,30 +43,30 @@ def drawn(policy, rule, sd, size, effect):
 @pytest.mark.parametrize("effect", [2.0, *(pytest.param(effect, marks=pytest.mark.full) for effect in [1.0, 3.0])])
 @pytest.mark.parametrize("sd", [0.03, 0.06, 0.1])
 def test_the_chance_of_block_is_the_judges_quiet_or_noisy(sd, effect, size):
-    policy, rule, found = chances("perf", "step_time", sd, (size,), (effect,))
-    assert found[size, effect].block == pytest.approx(drawn(policy, rule, sd, size, effect)[0], abs=0.055)
+    policy, rule, found = predicted("perf", "step_time", sd, size)
+    assert found.block(effect * rule.harm_margin) == pytest.approx(drawn(policy, rule, sd, size, effect)[0], abs=0.055)
 
 
 @pytest.mark.parametrize("size", [(3, 1), (3, 3), (5, 3), (5, 5)])
 @pytest.mark.parametrize("effect", EFFECTS)
 def test_both_directions_count_where_both_are_harm(effect, size):
-    policy, rule, found = chances("nightly", "kl", 0.1, (size,), EFFECTS, algo="ppo")
+    policy, rule, found = predicted("nightly", "kl", 0.1, size, algo="ppo")
     assert rule.role is Role.GATE
     blocked, passed = drawn(policy, rule, 0.1, size, effect)
-    assert found[size, effect].passed == pytest.approx(passed, abs=0.055)
+    assert found.passed(effect * rule.harm_margin) == pytest.approx(passed, abs=0.055)
     if size != (3, 1):  # a single run never blocks
-        assert found[size, effect].block == pytest.approx(blocked, abs=0.055)
+        assert found.block(effect * rule.harm_margin) == pytest.approx(blocked, abs=0.055)
 
 
 def test_a_rule_that_does_not_decide_never_blocks(smoke):
     rule, prior = smoke.rules[0], Prior(sd=0.02, df=4, kind="given")
     for role, passes in ((Role.ADVISORY, True), (Role.IGNORE, False)):
-        found = power(smoke, replace(rule, role=role), prior, [(5, 3)], [0.0, 3.0])
-        assert [each.block for each in found] == [0.0, 0.0]
-        assert (found[0].passed > 0.9) is passes
+        (found,) = chances(smoke, replace(rule, role=role), prior, [(5, 3)])
+        assert [found.block(harm) for harm in (0.0, 3.0)] == [0.0, 0.0]
+        assert (found.passed(0.0) > 0.9) is passes
 
 
 def test_a_spread_known_from_many_runs_lets_single_runs_pass_more_often(smoke):
     priors = [Prior(sd=0.03, df=df, kind="given") for df in (1.0, 10.0)]
-    few, many = (power(smoke, smoke.rules[0], prior, [(1, 1)], [0.0])[0].passed for prior in priors)
+    few, many = (chances(smoke, smoke.rules[0], prior, [(1, 1)])[0].passed(0.0) for prior in priors)
     assert many > few + 0.2

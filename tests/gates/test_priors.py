@@ -11,7 +11,7 @@ from scipy import stats
 from gates.calibration import resolvable, resplit, spreads
 from gates.model.priors import Prior, fit_prior, learn_prior
 from gates.stats.comparisons import compare
-from gates.stats.power import power
+from gates.stats.power import chances
 
 
 def test_the_prior_is_that_of_limma():
@@ -103,13 +103,12 @@ def test_resplits_of_unchanged_runs_hardly_ever_block_and_of_two_versions_do(smo
 
 def test_power_is_the_error_level_at_the_margin_and_rises_with_runs(smoke):
     rule = smoke.rules[0]
-    sizes = [(5, 1), (5, 3), (5, 5)]
-    table = {
-        (p.candidate_runs, p.effect): p
-        for p in power(smoke, rule, Prior(sd=0.03, df=4, kind="given"), sizes, [0, 1, 1.5])
-    }
-    assert 0.02 < table[3, 1.0].passed <= smoke.alpha_pass, "a spread no larger than its prior is never narrowed"
-    assert table[1, 1.5].block == 0.0, "one run never blocks"
-    assert 0.9 < table[3, 1.5].block <= table[5, 1.5].block
-    assert table[3, 0.0].passed > 0.95
-    assert table[3, 0.0].block < 1e-6
+    one, three, five = chances(smoke, rule, Prior(sd=0.03, df=4, kind="given"), [(5, 1), (5, 3), (5, 5)])
+    beyond = 1.5 * rule.harm_margin
+    assert 0.02 < three.passed(rule.harm_margin) <= smoke.alpha_pass, (
+        "no larger than its prior, it is not narrowed"
+    )
+    assert one.block(beyond) == 0.0, "one run never blocks"
+    assert 0.9 < three.block(beyond) <= five.block(beyond)
+    assert three.passed(0.0) > 0.95
+    assert three.block(0.0) < 1e-6
