@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import re
 
-RECORDING, UPDATES, TRAINED, ANYTHING = "recording", "updates", "trained", "anything"
+RECORDS, UPDATES, NUMBERS, WEIGHTS, ANYTHING = "records", "updates", "numbers", "weights", "anything"
 
 _KINDS = {
-    RECORDING: ("best_model", "disable_tqdm", "hub_", "log_level", "logging_", "peft_version", "push_to", "report_to",
-                "save_on", "save_safe", "save_st", "save_total", "tracking_", "transformers_version"),
+    RECORDS: ("best_model", "disable_tqdm", "eval_accum", "eval_batch", "eval_delay", "eval_st", "hub_",
+              "log_level", "logging_", "peft_version", "push_to", "report_to", "save_on", "save_safe", "save_st",
+              "save_total", "tracking_", "transformers_version"),
     UPDATES: ("adam", "grad_norm", "learning_rate", "lr_", "optim", "warmup", "weight_decay"),
-    TRAINED: ("adapter", "bits", "fault_", "freez", "frozen", "head", "layer", "load_in_", "lora", "model", "module",
+    NUMBERS: ("beta_", "bf16", "dropout", "fp16", "gradient_check", "label_smooth", "neftune", "tf32"),
+    WEIGHTS: ("adapter", "bits", "fault_", "freez", "frozen", "head", "layer", "load_in_", "lora", "model", "module",
               "peft", "quant", "r_", "rank_", "trainable", "unfr"),
 }  # fmt: skip
-"""Kinds of settings by what their key, or a later part of it, begins with; the first kind counts. RECORDING: what is
-kept of a training, and what libraries say of themselves. UPDATES: the optimizer's numbers, which act through an update
-alone. TRAINED: which weights there are and which of them train. The rest may do ANYTHING, also what a script calls by
-names of its own."""
+"""Kinds of settings by what their key, or a later part of it, begins with; the first kind counts. RECORDS: what is
+looked at and kept on the way, and what libraries say of themselves. UPDATES: the optimizer's, which act through an
+update alone. NUMBERS: how a step computes its loss. WEIGHTS: which there are and which of them train. The rest may do
+ANYTHING, also what a script calls by names of its own."""
 
 _EXPLAINED_BY = (
-    (("parameters.trainable", "outcome.trainable"), {TRAINED}),
-    (("first.loss.1", "first.tokens", "first.labels", "data."), {TRAINED, ANYTHING}),
-    (("",), {UPDATES, TRAINED, ANYTHING}),
+    (("parameters.trainable", "outcome.trainable"), {WEIGHTS}),
+    (("first.tokens", "first.labels", "data."), {WEIGHTS, ANYTHING}),
+    (("first.loss.1",), {NUMBERS, WEIGHTS, ANYTHING}),
+    (("",), {UPDATES, NUMBERS, WEIGHTS, ANYTHING}),
 )
 """Beginnings of facts → the kinds of settings that may explain them; the first line counts. What trains follows from
 nothing but what somebody says about it. Tokens and the first loss come before any update."""
