@@ -69,12 +69,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         forking.keep_configs()
 
 
-# The longest first, so that no worker ends up alone with one of them (make test keeps this order).
+# Those of 15 s and more, the longest first, so that no worker ends up alone with one of them (make test keeps this
+# order).
 LONG = (
-    "test_faults", "test_guard_attacks", "test_launch", "test_launching", "test_journeys", "test_compose",
-    "test_pages_browser", "test_eligibility", "test_gatekeeper", "test_power_command", "test_session_rows",
-    "test_wheel", "test_cli", "test_top_up_again", "test_mlflow_model", "test_variants", "test_algorithms",
-    "test_tutorial",
+    "test_faults", "test_pages_browser", "test_guard_attacks", "test_session_rows", "test_journeys", "test_launch",
+    "test_tutorial", "test_compose", "test_eligibility", "test_gatekeeper", "test_prune", "test_submitted_sweeps",
+    "test_wheel", "test_guard_race", "test_top_up_again", "test_own_scripts", "test_pages_tasks", "test_ci", "test_cli",
+    "test_guard_store", "test_guard_server", "test_top_up", "test_webhooks", "test_guard_people", "test_algorithms",
+    "test_policy", "test_action",
 )  # fmt: skip
 
 

@@ -75,7 +75,7 @@ def to_config(composed: DictConfig | Mapping[str, Any]) -> CanaryConfig:
         if name not in NAMES:
             raise UsageError(f"algo.name is {name!r}; expected one of {', '.join(NAMES)}")
         schema = OmegaConf.structured(CanaryConfig(algo=schemas()[name]()))
-        config = OmegaConf.to_object(OmegaConf.merge(schema, plain))
+        config = OmegaConf.to_object(OmegaConf.unsafe_merge(schema, plain))  # unsafe: it changes `schema`
     except OmegaConfBaseException as error:
         raise UsageError(explain(error)) from error
     assert isinstance(config, CanaryConfig)
