@@ -9,10 +9,13 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -87,7 +90,7 @@ def footprint(config: CanaryConfig, folder: Path, device: Device) -> Footprint:
         model = _model(config, folder, device)
         _patch(config, model)
         reference, module = _reference_and_module(config, model)
-    with FakeTensorMode(allow_non_fake_inputs=True), Living() as living, _narrow_tiles(model, device):
+    with FakeTensorMode(allow_non_fake_inputs=True), Living() as living, _operators(model, device):
         _put_on_cpu(module)
         if reference is not None:
             _put_on_cpu(reference)
@@ -100,7 +103,8 @@ def footprint(config: CanaryConfig, folder: Path, device: Device) -> Footprint:
         resting = living.now
         living.peak = resting
         with _precision(device):
-            logits = _step(config, module, reference)
+            loss, logits = _step(config, module, reference)
+        loss.backward()
         # The gradients exist at the end of backward, and are part of its peak.
         held = living.peak - resting
         after = gradients + _largest(trained)
@@ -176,21 +180,28 @@ def _put_on_cpu(module: Any) -> None:
 
 
 @contextmanager
-def _narrow_tiles(model: Any, device: Device) -> Iterator[None]:
-    """Cut TRL's tiles of 32768 columns to the vocabulary on a CPU, where memory that is allocated but never touched
-    costs nothing."""
+def _operators(model: Any, device: Device) -> Iterator[None]:
+    """Count what the device's own operators hold, though all tensors claim to be on a CPU."""
     from trl.trainer import utils
 
-    name = "_CHUNKED_LOGPROB_CHUNK_SIZE"
-    before = getattr(utils, name, None)
-    if device.kind != "cpu" or before is None:
+    width = "_CHUNKED_LOGPROB_CHUNK_SIZE"
+    kernels = import_module("trl.kernels.chunked_logprob") if find_spec("trl.kernels") else None
+    with ExitStack() as patched:
+        if device.kind == "cpu" and hasattr(utils, width):
+            # A tile of more columns than the vocabulary: memory that is allocated but never touched costs nothing.
+            columns = min(getattr(utils, width), model.config.get_text_config().vocab_size)
+            patched.enter_context(patch.object(utils, width, columns))
+        if device.kind == "cuda":
+            for name in ("_forward_tile", "_backward_tile", "_addmm_fp32"):  # there a kernel that works in place
+                if hasattr(kernels, name):
+                    patched.enter_context(patch.object(kernels, name, lambda *_, **__: None))
+            patched.enter_context(patch.object(torch.nn.functional, "dropout", _fused_dropout))
         yield
-        return
-    setattr(utils, name, min(before, model.config.get_text_config().vocab_size))
-    try:
-        yield
-    finally:
-        setattr(utils, name, before)
+
+
+def _fused_dropout(inputs: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+    """As on a GPU, where a byte per element is kept for backward; on a CPU as much as the element takes."""
+    return torch.native_dropout(inputs, p, True)[0] if training and p else inputs
 
 
 def _patch(config: CanaryConfig, model: Any) -> None:
@@ -203,8 +214,8 @@ def _patch(config: CanaryConfig, model: Any) -> None:
     add_fused_lm_head(model, outputs=more)
 
 
-def _step(config: CanaryConfig, module: Any, reference: Any) -> int:
-    """Run forward, loss and backward of one step; return the bytes of the logits that exist at once."""
+def _step(config: CanaryConfig, module: Any, reference: Any) -> tuple[torch.Tensor, int]:
+    """Run the forward passes of one step; return its loss and the bytes of the logits that exist at once."""
     train, name = config.train, config.algo.name
     rows = train.batch_size
     if name == "ppo":
@@ -213,20 +224,18 @@ def _step(config: CanaryConfig, module: Any, reference: Any) -> int:
         return _lm_step(module, reference, rows, config.algo.max_prompt_length + config.algo.max_new_tokens)
     if config.algo.head == "score":
         ids = torch.zeros(2 * rows, train.max_length, dtype=torch.long)
-        module(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits.sum().backward()
-        return 0
+        return module(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits.sum(), 0
     return _lm_step(module, reference, 2 * rows if name == "dpo" else rows, train.max_length)
 
 
-def _lm_step(module: Any, reference: Any, rows: int, length: int) -> int:
+def _lm_step(module: Any, reference: Any, rows: int, length: int) -> tuple[torch.Tensor, int]:
     ids = torch.zeros(rows, length, dtype=torch.long)
     given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids, "use_cache": False}
     logps, logits = _logps(module, given)
     if reference is not None:
         with torch.no_grad():
             _logps(reference, given)
-    (-logps.sum()).backward()
-    return logits
+    return -logps.sum(), logits
 
 
 def _logps(module: Any, given: dict[str, Any]) -> tuple[torch.Tensor, int]:
@@ -243,7 +252,7 @@ def _is_fused() -> bool:
     return hasattr(utils, "add_fused_lm_head")
 
 
-def _ppo_step(config: CanaryConfig, module: Any, reference: Any) -> int:
+def _ppo_step(config: CanaryConfig, module: Any, reference: Any) -> tuple[torch.Tensor, int]:
     """The same for PPO: an update of one minibatch, and the scoring of the finished rollout before it."""
     from training.ppo.actor_critic import response_logits
     from training.ppo.losses import token_entropy, token_logps
@@ -262,8 +271,7 @@ def _ppo_step(config: CanaryConfig, module: Any, reference: Any) -> int:
     del base
     logits, values = module(ids, mask, answer)
     size = logits.numel() * logits.element_size()
-    (token_logps(logits, answers, algo.temperature).sum() + values.sum()).backward()
-    return size
+    return token_logps(logits, answers, algo.temperature).sum() + values.sum(), size
 
 
 def _drawing(config: CanaryConfig, module: Any, device: Device) -> tuple[int, int]:

@@ -31,9 +31,9 @@ from training.hub import Repository, locate
 if TYPE_CHECKING:
     from training.footprint import Footprint
 
-ON_CUDA = 600 * 2**20
-"""Bytes that a run on a GPU takes beside what is counted: CUDA's context and cuBLAS's workspaces, from NVIDIA's
-figures; not measured here."""
+ON_CUDA = 768 * 2**20
+"""Bytes that a run on a GPU takes beside what is counted, for CUDA's context and cuBLAS's workspaces: 758 MiB on an
+H200 (docs/gpu.md)."""
 GIB, MIB = 2**30, 2**20
 WHOSE = {"cpu": "this machine", "cuda": "the GPU"}
 """Whose memory it is."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tiny_ppo import EOS, PAD, PROMPTS, tiny_model, tiny_tokenizer
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, StaticCache
 
 from training.errors import InstabilityError, SetupError
 from training.ppo.actor_critic import response_logits
@@ -73,13 +73,27 @@ def _llama() -> LlamaForCausalLM:
 @pytest.mark.parametrize("end", [EOS, 7])  # 7: rows end at different tokens, the last before the last look
 def test_a_gpu_is_asked_seldom_and_draws_the_same(build: Any, end: int) -> None:
     model = build().eval()
-    assert type(_fixed_cache(model, 40)).__name__ == "StaticCache"
+    assert isinstance(_fixed_cache(model, 40), StaticCache)
     ids, mask = Prompts(PROMPTS, tiny_tokenizer(), 32, PAD).batch(range(6), CPU)
     spec = _spec(max_new_tokens=40, eos_token_id=end)
     drawn = [
         sample(model, ids, mask, spec, torch_stream(CPU, 0, Stream.SAMPLING), 0, as_on_gpu=gpu) for gpu in (False, True)
     ]
     assert torch.equal(*drawn)
+
+
+@pytest.mark.parametrize("build", [tiny_model, _absolute_positions, _llama])
+def test_a_cache_of_fixed_size_takes_what_autocast_leaves_in_two_precisions(build: Any) -> None:
+    """As on a GPU, where weights are float32 and products bf16: keys are turned in float32, values are not."""
+    model = build().eval()
+    ids, mask = Prompts(PROMPTS, tiny_tokenizer(), 32, PAD).batch(range(6), CPU)
+    spec = _spec(max_new_tokens=20, temperature=1e-4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        grown, fixed = (
+            sample(model, ids, mask, spec, torch_stream(CPU, 0, Stream.SAMPLING), 0, as_on_gpu=gpu)
+            for gpu in (False, True)
+        )
+    assert (grown[:, :4] == fixed[:, :4]).float().mean() > 0.9  # a tie may be rounded the other way
 
 
 def test_a_gpu_names_the_token_whose_logits_were_no_numbers() -> None:

@@ -91,8 +91,14 @@ def _fixed_cache(policy: Any, length: int) -> Any:
     copied at each token."""
     from transformers import StaticCache
 
+    class Cache(StaticCache):  # type: ignore[misc]
+        """Under autocast keys leave their rotation in float32 and values stay in bf16; attention takes both in bf16."""
+
+        def update(self, keys: torch.Tensor, values: torch.Tensor, *args: Any, **named: Any) -> Any:
+            return super().update(keys.to(values.dtype), values, *args, **named)
+
     able = getattr(policy, "_can_compile_fullgraph", False)  # how Transformers marks models that accept this cache
-    return StaticCache(config=policy.config, max_cache_len=length) if able else None
+    return Cache(config=policy.config, max_cache_len=length) if able else None
 
 
 def _require_sound(sound: Sequence[torch.Tensor], before: int, step: int) -> None:
