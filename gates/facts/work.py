@@ -9,6 +9,9 @@ from dataclasses import dataclass
 WORK = "work."
 COUNTS = {"flops": 0.005, "traffic": 0.005, "tensors": 0.005, "allocated": 0.01}
 """By more than this share they are material; counts have no noise, views and names are no work."""
+CALLS = "calls."
+"""How the numbers of single operations begin, views left out."""
+MOST_CALLS = 3
 IDENTICAL, IMMATERIAL, MATERIAL = "identical", "immaterial", "material"
 
 
@@ -22,14 +25,22 @@ class WorkDiff:
 
 
 def compare_work(before: Mapping[str, str], now: Mapping[str, str]) -> WorkDiff:
-    """Compare two runs' facts `work.*`. They compare only if both used one fixture: other data is other work."""
+    """Compare two runs' facts `work.*`. They compare only if both used one fixture, or made it of the same rows: other
+    data is other work."""
     here, there = (_own(facts) for facts in (before, now))
-    if here.get("status") != "counted" or there.get("status") != "counted" or here["fixture"] != there["fixture"]:
+    if here.get("status") != "counted" or there.get("status") != "counted" or not _one_fixture(here, there):
         return WorkDiff(kind="")
     if here["shapes"] == there["shapes"]:
         return WorkDiff(kind=IDENTICAL)
-    said = [*_causes(here, there), *_counts(here, there)]
-    return WorkDiff(kind=MATERIAL if said else IMMATERIAL, said=tuple(said))
+    causes, counts = list(_causes(here, there)), _counts(here, there)
+    if counts and not causes:
+        causes = list(_calls(here, there))
+    return WorkDiff(kind=MATERIAL if causes or counts else IMMATERIAL, said=(*causes, *counts))
+
+
+def _one_fixture(here: Mapping[str, str], there: Mapping[str, str]) -> bool:
+    """The same batch; or the same rows, which one side pads or masks in another way."""
+    return here["fixture"] == there["fixture"] or (bool(here.get("rows")) and here.get("rows") == there.get("rows"))
 
 
 def beyond(before: Mapping[str, str], now: Mapping[str, str], budget: Mapping[str, float]) -> list[str]:
@@ -61,6 +72,7 @@ def _causes(here: Mapping[str, str], there: Mapping[str, str]) -> Sequence[str]:
         found.append("a frozen forward pass now records gradients")
     if here.get("attention") != there.get("attention"):
         found.append(f"attention {here.get('attention')} → {there.get('attention')}")
+    found += _optimizer(here, there)
     for key in sorted({key for key in (*here, *there) if key.startswith("site.") and key != "site.scratch"}):
         found += [f"{key.removeprefix('site.')}: {moved}" for moved in _moved(here.get(key, ""), there.get(key, ""))]
     if here["sequence"] == there["sequence"] and here["flops"] != there["flops"]:
@@ -68,6 +80,22 @@ def _causes(here: Mapping[str, str], there: Mapping[str, str]) -> Sequence[str]:
     if _grown(here, there, "allocated") > COUNTS["allocated"] and here.get("site.scratch") != there.get("site.scratch"):
         found.append(f"scratch memory: {_short(there.get('site.scratch'))}")
     return found
+
+
+def _optimizer(here: Mapping[str, str], there: Mapping[str, str]) -> Sequence[str]:
+    """Another implementation of the optimizer, if nothing else differs."""
+    phases = {key for key in (*here, *there) if key.startswith("ops.")}
+    if {key for key in phases if here.get(key) != there.get(key)} != {"ops.optimizer"}:
+        return []
+    return [f"the optimizer's step: {here.get('ops.optimizer', 0)} → {there.get('ops.optimizer', 0)} operations"]
+
+
+def _calls(here: Mapping[str, str], there: Mapping[str, str]) -> Sequence[str]:
+    """The operations whose number changed most, where nothing says more."""
+    names = {key for key in (*here, *there) if key.startswith(CALLS)}
+    apart = {name.removeprefix(CALLS): _number(there, name) - _number(here, name) for name in names}
+    most = sorted((name for name in apart if apart[name]), key=lambda name: (-abs(apart[name]), name))
+    return [f"{name}: {abs(apart[name])} {'more' if apart[name] > 0 else 'less'}" for name in most[:MOST_CALLS]]
 
 
 def _moved(before: str, now: str) -> Sequence[str]:
@@ -86,7 +114,8 @@ def _moved(before: str, now: str) -> Sequence[str]:
 
 def _by_file(places: str) -> dict[str, int]:
     found: dict[str, int] = {}
-    for one in filter(None, places.split("; ")):
+    whole, cut, _ = places.partition("…")  # of what did not fit into a tag the last place is no whole one
+    for one in filter(None, whole.split("; ")[: -1 if cut else None]):
         number, _, place = one.partition(" at ")
         file = place.rpartition(":")[0] or place
         found[file] = found.get(file, 0) + (int(number) if number.isdigit() else 0)

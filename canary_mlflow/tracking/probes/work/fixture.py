@@ -4,12 +4,14 @@ the same whatever the seed, so that its work is the same bit for bit."""
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
-from canary_mlflow.tracking.probes.work.counting import Counted, Counting, count
+from canary_mlflow.tracking.probes.work.counting import VIEWS, Counted, Counting, count
 
 WARM = 1  # steps before those that are counted: in the first, the optimizer creates its state
 SHOWN = 12  # sites that are kept
@@ -23,7 +25,9 @@ def work_facts(trainer: Any) -> dict[str, str]:
     if reason := unfit(trainer):
         return {"status": f"unavailable: {reason}"}
     try:
-        batch, digest = fixture_of(trainer)
+        batch, rows = fixture_of(trainer)
+        if not isinstance(batch, Mapping):
+            return {"status": "unavailable: its batches are sampled"}
         step, mode = Step(trainer, batch), Counting()
         trainer.model.train()
         for _ in range(WARM):
@@ -34,7 +38,7 @@ def work_facts(trainer: Any) -> dict[str, str]:
         return {"status": f"unavailable: {type(error).__name__}: {said}"}
     if first.shapes.hexdigest() != again.shapes.hexdigest():
         return {"status": "unavailable: two equal steps did not do the same work"}
-    return {"status": "counted", "fixture": digest, **as_facts(again)}
+    return {"status": "counted", "fixture": digest_of(batch), "rows": rows, **as_facts(again)}
 
 
 def unfit(trainer: Any) -> str:
@@ -51,19 +55,29 @@ def unfit(trainer: Any) -> str:
     return ""
 
 
-def fixture_of(trainer: Any) -> tuple[Mapping[str, Any], str]:
-    """(the batch, a digest of its tensors)."""
+def fixture_of(trainer: Any) -> tuple[Any, str]:
+    """(the batch, a digest of the values in its rows); a trainer that samples its batches has no mapping."""
     size = min(int(trainer.args.per_device_train_batch_size), len(trainer.train_dataset))
     rows = [trainer.train_dataset[at] for at in range(size)]
     names = getattr(trainer, "_signature_columns", None)
     if names and getattr(trainer.args, "remove_unused_columns", False):
         rows = [{key: value for key, value in row.items() if key in names} or row for row in rows]
-    batch = trainer.data_collator(rows)
+    texts = [sorted(json.dumps(value, default=_plain, sort_keys=True) for value in row.values()) for row in rows]
+    return trainer.data_collator(rows), hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
+
+
+def _plain(value: Any) -> Any:
+    """What of a value is the same in every process."""
+    return value.tolist() if isinstance(value, (torch.Tensor, np.ndarray)) else type(value).__name__
+
+
+def digest_of(batch: Mapping[str, Any]) -> str:
+    """A digest of a batch's tensors."""
     sha = hashlib.sha256()
     for name in sorted(batch):
         if isinstance(batch[name], torch.Tensor):
             sha.update(f"{name} {tuple(batch[name].shape)} ".encode() + batch[name].cpu().numpy().tobytes())
-    return batch, sha.hexdigest()[:16]
+    return sha.hexdigest()[:16]
 
 
 class Step:
@@ -86,7 +100,7 @@ class Step:
 
 
 def as_facts(found: Counted) -> dict[str, str]:
-    """Counts as facts: totals, phases, and the places of casts, reads and scratch memory."""
+    """Counts as facts: totals, phases, operations, and the places of casts, reads and scratch memory."""
     phases = {f"ops.{phase}": str(count) for phase, count in sorted(found.phases.items())}
     flops = {f"flops.{phase}": str(count) for phase, count in sorted(found.flops.items())}
     common = found.sites.most_common()
@@ -103,6 +117,11 @@ def as_facts(found: Counted) -> dict[str, str]:
         "tensors": str(found.tensors),
         **phases,
         **flops,
+        **{
+            f"calls.{name.removeprefix('aten::')}": str(calls)
+            for name, calls in sorted(found.ops.items())
+            if name not in VIEWS
+        },
         **sites,
         "attention": ", ".join(sorted(name for name in found.ops if "attention" in name)) or "none",
         "sequence": found.sequence.hexdigest()[:16],
