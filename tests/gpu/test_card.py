@@ -194,8 +194,8 @@ def test_the_fixed_kernel_is_as_long_as_cuda_says_and_steady() -> None:
     assert spread[-1] / spread[0] < 1.1  # a tenth is what the gate takes for a slow card
 
 
-def test_a_neighbour_shows_in_the_steps_and_not_in_the_fixed_kernel(tmp_path: Path, healthy: Any) -> None:
-    """The card serves processes in turns of milliseconds, and the kernel fits into one: it tells of the clock alone."""
+def test_a_neighbour_shows_in_the_fixed_kernel_as_in_the_steps(tmp_path: Path, healthy: Any) -> None:
+    """So that the gate does not judge those runs by the clock."""
     usual = healthy[0]
     with neighbour():
         beside = recorded(tmp_path)[0]
@@ -204,7 +204,7 @@ def test_a_neighbour_shows_in_the_steps_and_not_in_the_fixed_kernel(tmp_path: Pa
     )
     print(f"beside a neighbour: steps x {steps:.2f}, the kernel x {kernels:.2f}")
     assert steps > 1.3
-    assert kernels < 1.1
+    assert kernels > 1.1  # validity.sentinel_rise
 
 
 @contextmanager

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import schemas
 
 from training import planning
+from training.command_line import parse
+from training.compose import check, register_schemas
+from training.devices import Device
+from training.footprint import footprint
 
 QWEN_7B = {
     "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "hidden_size": 3584, "intermediate_size": 18944,
     "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064,
     "tie_word_embeddings": False,
+}  # fmt: skip
+QWEN_HALF = {
+    "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "hidden_size": 896, "intermediate_size": 4864,
+    "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2, "vocab_size": 151936,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+LLAMA_7B = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "intermediate_size": 11008,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 32000,
 }  # fmt: skip
 PARAMETERS = 7_615_616_512  # by the model's card
 
@@ -67,3 +81,21 @@ def test_what_cannot_fit_is_refused_with_keys_that_take_less(
     assert said[0].startswith("canary: algo=dpo model=local adapter=full needs 143.9 GiB")
     assert "and this machine has 24.0 GiB" in said[0]
     assert "memory=saving, adapter=lora" in said[0]
+
+
+ON_H200 = [  # MiB that torch's allocator gave out at most on an H200: benchmarks/memory_on_card.py, 2026-11-26
+    ("dpo", QWEN_HALF, (), 12440),
+    pytest.param("sft", QWEN_HALF, (), 10410, marks=pytest.mark.full),
+    pytest.param("sft", LLAMA_7B, ("adapter=lora",), 28694, marks=pytest.mark.full),
+]
+
+
+@pytest.mark.parametrize(("algo", "shape", "words", "measured"), ON_H200)
+def test_a_gpus_operators_are_counted(
+    algo: str, shape: dict[str, Any], words: tuple[str, ...], measured: int, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**shape, "torch_dtype": "bfloat16", "pad_token_id": 1}))
+    register_schemas()
+    (config,) = check(parse([f"algo={algo}", "model=local", f"model.path={tmp_path}", *words]))
+    found = footprint(config, tmp_path, Device(kind="cuda", precision="bf16"))
+    assert found.total / planning.MIB == pytest.approx(measured, rel=0.03)
