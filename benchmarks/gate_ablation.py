@@ -180,9 +180,9 @@ def switched_off(name: str) -> Iterator[None]:
         yield
 
 
-def of_campaign() -> Iterator[Comparison]:
-    """Each session of the campaign beside its champion's."""
-    with gzip.open(CAMPAIGN, "rt") as lines:
+def of_campaign(file: Path = CAMPAIGN) -> Iterator[Comparison]:
+    """Each session of a campaign beside its champion's."""
+    with gzip.open(file, "rt") as lines:
         records = [json.loads(line) for line in lines]
     runs = [
         [packed_run(f"{number} {i}", run) for i, run in enumerate(one["runs"])] for number, one in enumerate(records)

@@ -95,7 +95,7 @@ def hard_checks(policy: Policy, side: Side, baseline: Version | None = None) -> 
     checks = [
         _check(name, mine, known)
         for name, (mine, known) in found
-        if name not in _OPTIONAL or mine.problems or mine.fine
+        if name not in _OPTIONAL or mine.problems or mine.fine or known.always
     ]
     return tuple(
         _unless_broken_off(check, side, baseline) if check.metric == "completed" else check for check in checks
@@ -103,12 +103,18 @@ def hard_checks(policy: Policy, side: Side, baseline: Version | None = None) -> 
 
 
 class Found(NamedTuple):
-    """What each failing run did, the sentence for the case that none failed ('' if there is nothing to judge by), and
-    the number of runs looked at."""
+    """What each failing run did, the sentence for the case that none failed ('' if there is nothing to judge by), the
+    number of runs looked at, and how many of them do not tell."""
 
     problems: list[str]
     fine: str
     runs: int
+    silent: int
+
+    @property
+    def always(self) -> bool:
+        """Whether every run tells."""
+        return self.runs > 0 and not self.silent
 
 
 def _found(name: str, find: Finder, fine: str, evidence: Sequence[Run], ended: Sequence[Run]) -> Found:
@@ -119,12 +125,13 @@ def _found(name: str, find: Finder, fine: str, evidence: Sequence[Run], ended: S
     if name == "nonfinite" and any(map(scale_search, evidence)):
         fine = "no NaN or Inf, but for the first gradient norms, by which fp16 finds its loss scale,"
     problems = [*filter(None, said), *(f"{one}, before it was interrupted" for one in failed)]
-    return Found(problems, _known(fine, [one is not None for one in said]), len(evidence) + len(failed))
+    known = _known(fine, [one is not None for one in said])
+    return Found(problems, known, len(evidence) + len(failed), said.count(None))
 
 
 def _check(name: str, found: Found, known: Found) -> Check:
     """The check of that name. `known`: what it finds in the baseline's runs."""
-    problems, fine, runs = found
+    problems, fine, runs, silent = found
     if problems:
         reason = f"{len(problems)} of {runs} runs: {listed(list(dict.fromkeys(problems)), 2)}"
         failed = len(known.problems), known.runs
@@ -133,6 +140,9 @@ def _check(name: str, found: Found, known: Found) -> Check:
             reason += f"; so did {failed[0]} of {failed[1]} of the baseline's: {means}"
             return hard_check(name, CheckOutcome.INCONCLUSIVE, reason, ReasonCode.FAILS_ALIKE)
         return hard_check(name, CheckOutcome.BLOCK, reason, ReasonCode.HARD_GATE)
+    if silent and known.always:  # what was looked for before is not left out now
+        reason = f"{silent} of {runs} runs do not tell ({name}), all of the baseline's do"
+        return hard_check(name, CheckOutcome.INCONCLUSIVE, reason, ReasonCode.MISSING_DATA)
     if not runs or not fine:
         return hard_check(name, CheckOutcome.NOT_JUDGED, "the runs say nothing about it")
     return hard_check(name, CheckOutcome.PASS, fine)

@@ -350,6 +350,26 @@ def test_what_is_known_of_some_runs_is_said_of_these_alone(smoke, make_run):
     assert check(verdict_of(smoke, told), "learned").reason == "learned in all 1 runs"
 
 
+@pytest.mark.parametrize("name", ["learned", "invariants", "watch"])
+def test_what_all_of_the_baselines_runs_tell_the_candidates_do_not_leave_out(smoke, make_run, name):
+    """A broken invariant may be the only sign of a wrong reference model; a run that checks none does not pass."""
+    told = {"learned": True, "invariants": "ok", "critical_held": ""}
+    silent = (
+        told | {"learned": {"learned": None}, "invariants": {"invariants": ""}, "watch": {"critical_held": None}}[name]
+    )
+
+    def side(version, *kinds):
+        runs = tuple(make_run(f"{version}{at}", seed=at, **fields) for at, fields in enumerate(kinds))
+        return Version(model="m", version=version, runs=runs)
+
+    before = side("a", told, told, told)
+    for now in (side("b", silent, silent, silent), side("b", told, told, silent)):
+        verdict = judge(smoke, before, now)
+        assert (verdict.outcome, check(verdict, name).reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.MISSING_DATA)
+    assert verdict.reason == f"1 of 3 runs do not tell ({name}), all of the baseline's do."
+    assert judge(smoke, side("a", told, told, silent), now).outcome is Outcome.PASS
+
+
 def test_an_end_that_nobody_knows_is_no_evidence(smoke, make_run):
     verdict = verdict_of(smoke, make_run("a"), make_run("b", failure="sigkill"))
     assert verdict.candidate_runs == ("a",)
