@@ -13,10 +13,10 @@ from gates.evidence.comparability import incomparable
 from gates.evidence.plausibility import implausible
 from gates.evidence.readings import Reading, read, yardstick
 from gates.judge import judge
-from gates.model.policy import KnownPriors, Policy
+from gates.model.policy import KnownPrior, KnownPriors, Policy
 from gates.model.priors import LEAST_SPREAD, Prior, learn_prior
 from gates.model.records import Run, Version
-from gates.model.rules import MetricRule, Role, Scale
+from gates.model.rules import MetricRule, Role
 from gates.model.verdict import Outcome
 from gates.stats.comparisons import Values
 
@@ -127,9 +127,7 @@ def resolvable(margin: float, k: int = 5, m: int = 3) -> float:
 
 def known_priors(name: str, when: dict[str, str], found: Sequence[MetricSpread]) -> KnownPriors:
     """What to store, for runs whose facts are `when`."""
-    rules: dict[str, tuple[Prior, str, Scale]] = {
-        each.rule.name: (each.prior, each.rule.reduction, each.rule.scale) for each in found if each.prior is not None
-    }
+    rules = {each.rule.name: KnownPrior.of(each.rule, each.prior) for each in found if each.prior is not None}
     return KnownPriors(name=name, when={key: (value,) for key, value in when.items()}, rules=rules)
 
 
@@ -168,11 +166,8 @@ _TRIMMED = 1.25  # for normal differences: root mean square of all / that of the
 
 def with_history(policy: Policy, history: Sequence[Run], facts: Mapping[str, str]) -> Policy:
     """The policy with the spreads that earlier runs, in order of time, show for these facts."""
-    rules: dict[str, tuple[Prior, str, Scale]] = {}
-    for rule in policy.resolve(facts).rules:
-        prior = None if rule.role is Role.IGNORE else _prior(policy, rule, history)
-        if prior is not None:
-            rules[rule.name] = (prior, rule.reduction, rule.scale)
+    asked = [rule for rule in policy.resolve(facts).rules if rule.role is not Role.IGNORE]
+    rules = {rule.name: KnownPrior.of(rule, prior) for rule in asked if (prior := _prior(policy, rule, history))}
     known = KnownPriors(name=NAME, when={}, rules=rules)
     return replace(policy, priors=(*(each for each in policy.priors if each.name != NAME), known)) if rules else policy
 

@@ -15,14 +15,14 @@ from gates.model.fields import (
     mapping,
     one_of,
     readers,
+    section,
     some_fields,
     text,
     unknown,
 )
 from gates.model.metrics import METRICS, RECORDINGS, USUAL, Metric
 from gates.model.paradigm import Paradigm
-from gates.model.policy import KnownPriors, Overlay, Policy
-from gates.model.priors import Prior
+from gates.model.policy import KnownPrior, KnownPriors, Overlay, Policy
 from gates.model.rules import MetricRule, Role, Scale, Worse
 from gates.model.summaries import SUMMARIES
 
@@ -47,7 +47,6 @@ _OWN: dict[str, Reader] = {
     "unit": lambda path, value: value if value == "" else text(path, value),
 }
 RULE_KEYS: dict[str, Reader] = {"metric": _own_metric, **readers(MetricRule)}
-_PRIOR: dict[str, Reader] = {**readers(Prior), **{key: RULE_KEYS[key] for key in ("reduction", "scale")}}
 
 
 def parse_rule(name: str, body: Any, names: Iterable[Any]) -> MetricRule:
@@ -152,11 +151,7 @@ def _overlay(name: Any, body: Any) -> Overlay:
 def _known_priors(name: Any, body: Any) -> KnownPriors:
     path = f"priors.{name}"
     found = fields(path, body, {"when": mapping, "rules": mapping})
-    rules = {}
-    for rule, prior in found["rules"].items():
-        read = fields(f"{path}.rules.{rule}", prior, _PRIOR)
-        reduction, scale = read.pop("reduction"), read.pop("scale")
-        rules[str(rule)] = (Prior(**read), reduction, scale)
+    rules = {str(rule): section(KnownPrior)(f"{path}.rules.{rule}", prior) for rule, prior in found["rules"].items()}
     return KnownPriors(name=str(name), when=_when(path, found["when"]), rules=rules)
 
 

@@ -262,7 +262,7 @@ def expected(asked: Policy, resolved: Policy, rule: MetricRule) -> KnownSpread:
     from canary_mlflow.reports.power import KnownSpread
 
     prior = resolved.prior_of(rule)
-    entry = next((known.name for known in resolved.priors if known.rules.get(rule.name, (None,))[0] is prior), "")
+    entry = next((known.name for known in resolved.priors if known.rules.get(rule.name) is prior), "")
     notes = () if entry or not asked.priors else (other_entries(asked, rule),)
     return KnownSpread(sd=prior.sd, df=prior.df, kind=prior.kind, entry=entry, notes=notes)
 
@@ -273,7 +273,7 @@ def other_entries(asked: Policy, rule: MetricRule) -> str:
     from gates.model.wording import listed
 
     where = PRIORS_FILE if Path(PRIORS_FILE).is_file() else f"policy {asked.name}"
-    fits = [known for known in asked.priors if known.rules.get(rule.name, ())[1:] == (rule.reduction, rule.scale)]
+    fits = [known for known in asked.priors if rule.name in known.rules and known.rules[rule.name].fits(rule)]
     if not fits:
         return f"{where} has no spread of {rule.name}"
     return f"{where} has spreads of {rule.name} for other facts: {listed([f'{k.name} ({options(k)})' for k in fits])}"

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Any
 
-from gates.model.fields import PolicyError, choice, count, flag, listed, number, optional, plain, section, text
+from gates.model.fields import PolicyError, choice, count, flag, listed, number, one_of, optional, plain, section, text
 from gates.model.paradigm import paradigm_of
 from gates.model.priors import SHIPPED_DF, Prior
 from gates.model.rules import MetricRule, Scale
+from gates.model.summaries import SUMMARIES
 
 
 class FreshBaseline(StrEnum):
@@ -125,16 +126,29 @@ class OverrideRules:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KnownPriors:
-    """Spreads that were calibrated or learnt from runs for which every fact in `when` holds.
+class KnownPrior(Prior):
+    """A spread with the reduction and scale that it was measured with."""
 
-    `rules`: rule → its prior, and the reduction and scale that it was measured with. If several apply, the one with the
-    most facts counts (Policy.prior_of).
-    """
+    reduction: Annotated[str, one_of(SUMMARIES, "reduction")]
+    scale: Annotated[Scale, choice(Scale)]
+
+    @classmethod
+    def of(cls, rule: MetricRule, prior: Prior) -> KnownPrior:
+        return cls(**vars(prior), reduction=rule.reduction, scale=rule.scale)
+
+    def fits(self, rule: MetricRule) -> bool:
+        """Whether the rule's numbers are of the kind that was measured."""
+        return (self.reduction, self.scale) == (rule.reduction, rule.scale)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownPriors:
+    """Spreads that were calibrated or learnt from runs for which every fact in `when` holds, by rule. If several apply,
+    the one with the most facts counts (Policy.prior_of)."""
 
     name: str
     when: Mapping[str, tuple[str, ...]]
-    rules: Mapping[str, tuple[Prior, str, Scale]]
+    rules: Mapping[str, KnownPrior]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,13 +215,10 @@ class Policy:
 
         Of several measured ones, the one with the most facts in its `when` counts; among equals, the last one written.
         """
-        found, facts = Prior(sd=rule.prior, df=SHIPPED_DF, kind="shipped"), 0
-        for known in self.priors:
-            prior, reduction, scale = known.rules.get(rule.name, (None, "", None))
-            fits = (reduction, scale) == (rule.reduction, rule.scale)
-            if prior is not None and fits and len(known.when) >= facts:
-                found, facts = prior, len(known.when)
-        return found
+        fitting = [known for known in self.priors if rule.name in known.rules and known.rules[rule.name].fits(rule)]
+        if not fitting:
+            return Prior(sd=rule.prior, df=SHIPPED_DF, kind="shipped")
+        return max(reversed(fitting), key=lambda known: len(known.when)).rules[rule.name]
 
     def at_try(self, number: int) -> Policy:
         """The policy at a later try of the same code: PASS has less to spend (Looks.share_of_try), BLOCK as much as
@@ -230,15 +241,7 @@ def policy_to_dict(policy: Policy) -> dict[str, Any]:
 
 def known_to_dict(known: KnownPriors) -> dict[str, Any]:
     """The spreads as a policy file holds them under their name."""
-    rules = {
-        name: {
-            **{key: getattr(prior, key) for key in ("sd", "df", "kind")},
-            "reduction": reduction,
-            "scale": scale,
-        }
-        for name, (prior, reduction, scale) in known.rules.items()
-    }
-    found: dict[str, Any] = plain({"when": known.when, "rules": rules})
+    found: dict[str, Any] = plain({"when": known.when, "rules": known.rules})
     return found
 
 
