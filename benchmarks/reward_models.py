@@ -4,7 +4,7 @@
 
 Good ones, and those from swapped and from half-swapped pairs, are trained by `algo=reward` of the smoke tier, one for
 each seed. Random heads are drawn as Transformers draws them, and saved: on the embedded model, which was never trained,
-and on the good ones. The last line is one JSON object.
+and on the good ones; other architectures are drawn whole. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -78,6 +78,9 @@ def models(folder: Path, seeds: int, untrained: int) -> Iterator[tuple[str, str]
     for draw in range(untrained):
         head = reward_folders.drawn(1000 + draw)  # no seed that a training began with
         yield "random head, good model", reward_folders.changed(good[draw % seeds], folder / f"head-{draw}", head)
+    for name in reward_folders.DRAWN:
+        for draw in range(untrained):
+            yield f"untrained {name}", reward_folders.drawn_whole(name, folder / f"{name}-{draw}", draw)
     yield "length only", reward_folders.by_length(folder / "length")
 
 

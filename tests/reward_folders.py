@@ -9,13 +9,29 @@ from typing import Any
 
 import torch
 from tiny_trainers import arguments
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, GPT2Config, GPT2ForSequenceClassification
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2ForSequenceClassification,
+    LlamaConfig,
+    LlamaForSequenceClassification,
+    RobertaConfig,
+    RobertaForSequenceClassification,
+)
 
 from training.assets.tiny import tiny_model_folder
 from training.datasets import embedded
 from training.datasets.rows import shuffled
 
 Change = Callable[[Any], None]
+DRAWN: dict[str, tuple[Any, Any]] = {
+    "Llama": (LlamaConfig, LlamaForSequenceClassification),
+    "BERT": (BertConfig, BertForSequenceClassification),
+    "RoBERTa": (RobertaConfig, RobertaForSequenceClassification),
+}
 
 
 def trained(folder: Path, seed: int = 0, steps: int = 60) -> str:
@@ -64,6 +80,16 @@ def reads_padding(source: str, folder: Path) -> str:
     model = AutoModelForSequenceClassification.from_pretrained(source)
     model.config.pad_token_id = len(AutoTokenizer.from_pretrained(source)) - 1
     return _saved(model, AutoTokenizer.from_pretrained(source), folder)
+
+
+def drawn_whole(name: str, folder: Path, seed: int) -> str:
+    """A small model of another architecture, of which nothing was trained."""
+    config, model = DRAWN[name]
+    reader = AutoTokenizer.from_pretrained(tiny_model_folder())
+    torch.manual_seed(seed)
+    small = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    own = config(vocab_size=len(reader), num_labels=1, pad_token_id=reader.pad_token_id, **small)
+    return _saved(model(own), reader, folder)
 
 
 def by_length(folder: Path) -> str:

@@ -18,6 +18,7 @@ ALPHA = 0.05
 RANDOM_HEADS = 0.05  # a share of random heads that do as well, from which a head is not known to be trained
 LENGTH_ONLY = 0.9  # rank correlation of score and length above which nothing else is left to score
 BATCH = 32
+ROUNDING = {"float16": 1e-2, "bfloat16": 5e-2}  # how far the same score may be off in a batch of another size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +55,12 @@ class RewardCheck:
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
     """A sequence classifier as a scorer of texts, and what its files tell. `score`: the scores of some texts, and what
-    the head reads of them (texts by width), None if that is not known."""
+    the head reads of them (texts by width), None if that is not known. `rounding`: of its precision."""
 
     score: Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray | None]]
     tokens: Callable[[Sequence[str]], list[list[int]]]
     head: Head
+    rounding: float
     findings: tuple[Finding, ...]
 
 
@@ -111,7 +113,8 @@ def load(path: str, folder: Path) -> Loaded:
     def tokens(texts: Sequence[str]) -> list[list[int]]:
         return [list(reader(text, truncation=True)["input_ids"]) for text in texts]
 
-    return Loaded(score=score, tokens=tokens, head=head, findings=findings)
+    rounding = ROUNDING.get(str(model.dtype).removeprefix("torch."), 1e-4)
+    return Loaded(score=score, tokens=tokens, head=head, rounding=rounding, findings=findings)
 
 
 def check(path: str, loaded: Loaded, chosen: Sequence[str], rejected: Sequence[str]) -> RewardCheck:
@@ -127,15 +130,15 @@ def check(path: str, loaded: Loaded, chosen: Sequence[str], rejected: Sequence[s
     constant = bool(np.all(better == worse)) or float(np.ptp(scores)) <= 1e-6 * max(1.0, float(np.abs(scores).max()))
     tokens = [loaded.tokens(texts) for texts in (chosen, rejected)]
     order = _order(better, worse, tokens)
-    known = () if constant or read is None or others is None else (untrained(loaded.head.weights, read, others),)
+    trained = () if constant or read is None or others is None else (_trained(loaded.head.weights, read, others),)
     alone, _ = _scored(loaded, chosen[:4], 1)
     lengths = ([len(text) for text in (*chosen, *rejected)], [len(ids) for one in tokens for ids in one])
     findings = (
         *loaded.findings,
-        _accuracy(order, len(chosen), constant=constant),
-        *map(_trained, known),
+        _accuracy(order, len(chosen), constant=constant, trained=all(one.fine for one in trained)),
+        *trained,
         _length(scores, lengths, constant=constant),
-        _batch(alone, better[:4]),
+        _batch(alone, better[:4], loaded.rounding),
         Finding(name="scale", fine=None, said=f"scores {scores.mean():.3g} ± {scores.std():.3g}"),
     )
     found = {"accuracy": order.accuracy, "low": order.low, "high": order.high}
@@ -152,7 +155,7 @@ def _order(better: np.ndarray, worse: np.ndarray, tokens: Sequence[Sequence[Sequ
     return Order(accuracy=accuracy, low=low, high=high, telling=telling)
 
 
-def _accuracy(order: Order, pairs: int, *, constant: bool) -> Finding:
+def _accuracy(order: Order, pairs: int, *, constant: bool, trained: bool) -> Finding:
     if constant:
         return Finding(name="accuracy", fine=False, said="every text has the same score")
     limits = f"[{100 * order.low:.0f}, {100 * order.high:.0f}]"
@@ -162,20 +165,18 @@ def _accuracy(order: Order, pairs: int, *, constant: bool) -> Finding:
     if order.low > CHANCE:
         return Finding(name="accuracy", fine=True, said=said)
     if order.high < CHANCE:
-        said += ": worse than chance, as if the preferences were reversed"
+        said += ": worse than chance" + (", as if the preferences were reversed" if trained else "")
         return Finding(name="accuracy", fine=False, said=said)
     if interval(1.0, order.telling, ALPHA)[0] <= CHANCE:
         return Finding(name="accuracy", fine=None, said=f"{said}: too few to tell any model from chance")
     return Finding(name="accuracy", fine=False, said=f"{said}: no better than chance")
 
 
-def _trained(share: float) -> Finding:
-    if share < RANDOM_HEADS:
-        return Finding(name="trained", fine=True, said="its head tells them apart as no random head on this model does")
-    said = (
-        f"{100 * share:.0f} % of random heads on this model tell them apart as well: its head is not trained for this"
-    )
-    return Finding(name="trained", fine=False, said=said)
+def _trained(weights: np.ndarray, better: np.ndarray, worse: np.ndarray) -> Finding:
+    share = untrained(weights, better, worse)
+    said = f"{100 * share:.1f} % of random heads on this model tell them apart as well"
+    fine = share < RANDOM_HEADS
+    return Finding(name="trained", fine=fine, said=said if fine else f"{said}: its head is not trained for this")
 
 
 def _length(scores: np.ndarray, lengths: Sequence[Sequence[int]], *, constant: bool) -> Finding:
@@ -189,8 +190,8 @@ def _length(scores: np.ndarray, lengths: Sequence[Sequence[int]], *, constant: b
     return Finding(name="length", fine=fine, said=said if fine else f"{said}: it scores the length and nothing else")
 
 
-def _batch(alone: np.ndarray, together: np.ndarray) -> Finding:
-    if np.allclose(alone, together, rtol=1e-4, atol=1e-4):
+def _batch(alone: np.ndarray, together: np.ndarray, rounding: float) -> Finding:
+    if np.allclose(alone, together, rtol=rounding, atol=rounding):
         return Finding(name="batch", fine=True, said="the same score alone and in a batch")
     return Finding(name="batch", fine=False, said="a different score alone than in a batch: padding is read")
 

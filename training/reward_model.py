@@ -16,6 +16,8 @@ def reward_folder(path: str) -> Path:
     SetupError."""
     folder = Path(path).expanduser()
     if folder.is_dir():
+        if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+            raise SetupError(f"algo.reward.path={path} holds an adapter only; expected a whole model; merge it first")
         if lacks := missing_model_files(folder):
             raise SetupError(
                 f"algo.reward.path={path} lacks {', '.join(lacks)}; expected a sequence classifier's folder"

@@ -22,7 +22,9 @@ from canary_mlflow.errors import UsageError
 from training.alike_pairs import independent, interval
 from training.check_reward import pairs_of_data
 from training.datasets import embedded
+from training.errors import SetupError
 from training.reward_checks import load
+from training.reward_model import reward_folder
 from training.score_heads import untrained
 
 
@@ -131,6 +133,12 @@ def test_files_tell_of_a_random_head_and_of_no_pad_token(tmp_path: Path) -> None
     assert said["head"].fine is False
     assert "which are random" in said["head"].said
     assert said["padding"].fine is False
+
+
+def test_an_adapter_alone_is_no_model_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(SetupError, match="holds an adapter only; expected a whole model; merge it first"):
+        reward_folder(str(tmp_path))
 
 
 def test_data_that_are_no_pairs_are_one_line(tmp_path: Path) -> None:
