@@ -230,7 +230,7 @@ def more_evidence(decision: Decision) -> str:
         meant = f"if it is meant: {bless_command(decision)}"
         return f"Fix what the reason names, leave that run out, or run it again; {meant}"
     if verdict.reason_code is ReasonCode.MISSING_DATA:
-        return "Run it again so that every run finishes and records what the policy must have."
+        return "Run it again so that every run finishes and records what the policy must have and the baseline has."
     if verdict.reason_code is ReasonCode.INVALID_ENVIRONMENT:
         return QUIETER
     if verdict.more_runs:
