@@ -5,38 +5,41 @@ It takes words, working directory, environment and standard streams as Python do
 (server.py says when), the real Python takes this process's place.
 """
 
-import json
+import _signal as signal  # Python's own modules around these two, and json, take twice as long to load as the rest
+import _socket as socket
+import marshal
 import os
-import signal
-import socket
 import sys
-from contextlib import suppress
 
 HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main() -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
-        server.connect(os.path.join(os.path.dirname(os.path.abspath(__file__)), "socket"))
-        socket.send_fds(server, [b"."], [0, 1, 2])
-        for each in HANDED_ON:
-            if signal.getsignal(each) is not signal.SIG_IGN:
-                signal.signal(each, lambda number, _: server.sendall(b"%d\n" % number))
-        request = {
-            "executable": os.path.abspath(__file__),
-            "words": sys.argv[1:],
-            "folder": os.getcwd(),
-            "environment": dict(os.environ),
-            "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
-            "ignored": [each for each in HANDED_ON if signal.getsignal(each) is signal.SIG_IGN],
-        }
-        server.sendall(json.dumps(request).encode() + b"\n")
-        answer = server.makefile().readline().strip()
-    if answer == "real":
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    server.connect(os.path.join(os.path.dirname(os.path.abspath(__file__)), "socket"))
+    streams = b"".join(number.to_bytes(4, sys.byteorder) for number in (0, 1, 2))
+    server.sendmsg([b"."], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)])
+    for each in HANDED_ON:
+        if signal.getsignal(each) != signal.SIG_IGN:
+            signal.signal(each, lambda number, _: server.sendall(b"%d\n" % number))
+    request = {
+        "executable": os.path.abspath(__file__),
+        "words": sys.argv[1:],
+        "folder": os.getcwd(),
+        "environment": dict(os.environ),
+        "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        "ignored": [each for each in HANDED_ON if signal.getsignal(each) == signal.SIG_IGN],
+    }
+    server.sendall(marshal.dumps(request).hex().encode() + b"\n")
+    answer = b""
+    while not answer.endswith(b"\n") and (more := server.recv(64)):
+        answer += more
+    server.close()
+    if answer == b"real\n":
         os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
     code = int(answer or 1)  # nothing: the server is gone
     if code < 0:
-        with suppress(OSError):  # of SIGKILL
+        if -code != signal.SIGKILL:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code)
