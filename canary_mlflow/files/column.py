@@ -7,6 +7,7 @@ from bisect import bisect_left
 from math import isclose, isnan
 
 _SAME = 0.01  # share by which two ranks may differ that each write the mean of all
+_BEHIND = 8  # rows that one of them may be behind the other
 
 
 class Column:
@@ -44,6 +45,14 @@ class Column:
         """Whether a training writes it itself: an evaluator beside it may be late, and a foreign column be anything."""
         return self.name in ("loss", "step_time", "grad_norm", "learning_rate", "tokens", "reward_mean")
 
+    def repeats(self, step: int, value: float) -> bool:
+        """Whether it is the row of a rank that is behind another: of a step not long ago, where most have two rows."""
+        if step >= self.last or 2 * self.doubled < len(self.steps) or step not in self.steps[-_BEHIND:]:
+            return False
+        self.doubled += 1
+        self.changed += not self._alike(value, self.values[bisect_left(self.steps, step)])
+        return True
+
     def rewind(self, step: int, value: float, row: int) -> bool:
         """Forget what stands at `step` and after it: the row that comes now, with `value`, was written later. True if
         steps went back there, and not just to the same one or to the one before."""
@@ -53,7 +62,7 @@ class Column:
             before = self.values[at]
             if step != self._twice:
                 self.doubled += 1
-                self.changed += not isclose(value, before, rel_tol=_SAME) and not (isnan(value) and isnan(before))
+                self.changed += not self._alike(value, before)
             self._twice = step
         else:
             if not self.restarts:
@@ -62,6 +71,10 @@ class Column:
             self.anew += at == 0
         self.forget(step)
         return not late
+
+    @staticmethod
+    def _alike(value: float, before: float) -> bool:
+        return isclose(value, before, rel_tol=_SAME) or (isnan(value) and isnan(before))
 
     def forget(self, step: int) -> None:
         """Drop what stands at `step` and after it."""

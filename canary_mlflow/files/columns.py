@@ -102,6 +102,8 @@ class Columns:
                 value = self._number(column, key, value, number)
                 if value is None:
                     continue
+            if column.repeats(step, value):
+                continue
             if step <= column.last and column.rewind(step, value, number) and column.of_training:
                 self._forget(step)
             column.last = step

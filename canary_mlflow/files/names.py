@@ -29,7 +29,15 @@ RENAMED = {
     "total_loss": "loss",
     "lm loss": "loss",  # Megatron
     "lm_loss": "loss",
-    "loss/train": "loss",
+    "loss/train": "loss",  # also of the DPO paper's own code, as are the next ones
+    "rewards_train/chosen": "chosen_reward",
+    "rewards_train/rejected": "rejected_reward",
+    "rewards_train/margins": "reward_margin",
+    "rewards_train/accuracies": "reward_accuracy",
+    "logps_train/chosen": "chosen_logp",
+    "logps_train/rejected": "rejected_logp",
+    "rewards_eval/margins": "eval_margin",
+    "rewards_eval/accuracies": "eval_accuracy",
     "loss/total": "loss",
     "val_loss": "eval_loss",
     "valid_loss": "eval_loss",
@@ -153,15 +161,17 @@ VERL_SUMS: Mapping[str, tuple[str, ...]] = {  # parts of an iteration, seconds
 }
 
 # wandb and TensorBoard put the split first; Transformers' own key of an evaluation is eval_<key>.
+_MEANS = ("avg_", "average_", "mean_")  # of what a row stands for
 PREFIXES = {"train/": "", "eval/": "eval_", "val/": "eval_", "valid/": "eval_", "validation/": "eval_"}
 
 # In this order: a wandb export has `_step` (its own row count) beside the trainer's `train/global_step`.
 # `current_steps` is LLaMA-Factory's (beside `total_steps`); ms-swift writes both into one, "10/200".
 OF_SWIFT = "global_step/max_steps"
 _OF_TRAINERS = ("train/global_step", "trainer/global_step", "current_steps", OF_SWIFT)
+_OF_PAPERS = ("counters/updates", "system/step")  # the DPO paper's own code, ROLL
 _OF_GAMES = ("time/total_timesteps", "total_timesteps", "timesteps", "episode")  # Stable-Baselines3 and the like
 _OF_SCRIPTS = ("iter", "train_step", "training_step", "train/step", "training/global_step", "update", *_OF_GAMES)
-STEPS = ("step", "global_step", *_OF_TRAINERS, "iteration", "_step", *_OF_SCRIPTS)
+STEPS = ("step", "global_step", *_OF_TRAINERS, "iteration", "_step", *_OF_PAPERS, *_OF_SCRIPTS)
 EPOCH = "epoch"  # the step of what has no other one, such as a Keras log: a row per epoch
 PLANNED = {"current_steps": "total_steps"}  # step → beside it, how many there are to be
 STEP_NAMES = "step, global_step, iteration, _step or epoch"  # for people
@@ -177,6 +187,10 @@ def name_of_column(column: str) -> str:
             return found
         for prefix, instead in PREFIXES.items():
             found = _known(instead + word.removeprefix(prefix)) if word.startswith(prefix) else None
+            if found:
+                return found
+        for means in _MEANS:
+            found = _known(word.removeprefix(means)) if word.startswith(means) else None
             if found:
                 return found
     return column if column.startswith(FOREIGN) else FOREIGN + column

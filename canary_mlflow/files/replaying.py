@@ -7,18 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import SHOWN
 from canary_mlflow.files.reading import read_history
 from canary_mlflow.files.runs import unread_of
-from gates.model.paradigm import Paradigm, named_paradigm, paradigm_of
+from gates.model.paradigm import Paradigm, named_paradigm, paradigm_of, recorded_paradigm
 from gates.model.wording import listed
 from gates.watch import HEALTHY, Watch, WatchPolicy, WatchWarning
 
 UNKNOWN = "unknown"
 _REWARDS = ("reward_mean", "score_mean")
 _LEARNING = ("loss", "policy_loss", "reward_margin", *_REWARDS)  # one of them, to call a run healthy
+
+_OFTEN = 0.1  # share of the rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +59,7 @@ def replay_file(file: str | Path, policy: WatchPolicy, algo: str = "") -> Replay
             f"algo is {algo!r}; expected sft, dpo, kto, orpo, reward, grpo, rloo, ppo or the like; leave it out"
         )
     history = read_history(Path(file))
-    algo = algo or history.algo
+    algo = algo or history.algo or _implied(history)
     watch = Watch(policy, algo=algo, max_steps=history.max_steps)
     rows = 0
     for step, row in history.rows():
@@ -78,6 +82,14 @@ def replay_file(file: str | Path, policy: WatchPolicy, algo: str = "") -> Replay
         warnings=tuple(watch.warnings),
         notes=(*unsure, *unseen, *history.notes, *history.gaps, *watch.notices),
     )
+
+
+def _implied(history: History) -> str:
+    """A policy gradient, where nothing but the loss tells and it is often below 0: no likelihood is."""
+    loss = history.series.get("loss")
+    if loss is None or recorded_paradigm(history.series) is not None:
+        return ""
+    return "reinforce" if np.mean(loss.values < 0) > _OFTEN else ""
 
 
 def _unseen(algo: str, history: History) -> Iterator[str]:

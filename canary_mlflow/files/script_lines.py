@@ -29,6 +29,10 @@ _BACK = 60  # characters before the last of them in which the others are looked 
 _PAIR = re.compile(
     r"(?<![\w/.%-])([^\W\d][\w/.%-]*) ?[:=]\s{0,9}([-+]?(?:\d|\.\d|nan\b|inf\b)[^\s,|;:)\]}]*)", re.IGNORECASE
 )
+# The same with nothing between, `iter 20: loss 2.31, time 40ms`: only in a line that says its step, and a name we know.
+_PLAIN = re.compile(
+    r"(?<![\w/.%-])([^\W\d][\w/.%-]*)\s{1,9}([-+]?(?:\d|\.\d|nan\b|inf\b)[^\s,|;:)\]}]*)", re.IGNORECASE
+)
 _BAR = re.compile(r"\| {0,9}(\d+)/\d+ \[")  # tqdm's count; its bar is drawn again and again with the values of before
 _STEP = re.compile(r"\b(?:step|iteration|iter|update)s?\b[ :=#\[]{0,3}(\d+)", re.IGNORECASE)
 _EPOCH = re.compile(r"\bepoch\b[ :=#\[]{0,3}(\d+)", re.IGNORECASE)
@@ -131,8 +135,18 @@ def _pairs(line: str) -> dict[str, float]:
     pairs: dict[str, float] = {}
     for found in _PAIR.finditer(line):
         with suppress(ValueError):
-            pairs.setdefault(_name(line[max(found.start(1) - _BACK, 0) : found.end(1)]), float(found[2]))
+            pairs.setdefault(_name_at(line, found), float(found[2]))
+    if _STEP.search(line) or _EPOCH.search(line):
+        for found in _PLAIN.finditer(line):
+            name = _name_at(line, found)
+            if is_canonical(name_of_column(name)):
+                with suppress(ValueError):
+                    pairs.setdefault(name, float(found[2]))
     return pairs
+
+
+def _name_at(line: str, found: re.Match[str]) -> str:
+    return _name(line[max(found.start(1) - _BACK, 0) : found.end(1)])
 
 
 def _name(before: str) -> str:

@@ -263,6 +263,29 @@ def test_what_a_script_prints_of_its_own_is_read(tmp_path: Path) -> None:
     assert read_history(write(tmp_path, "b.log", drawn)).series["loss"].steps.tolist() == list(range(0, 36, 3))
 
 
+def test_a_value_may_stand_beside_its_name_in_a_line_that_says_its_step(tmp_path: Path) -> None:
+    """nanoGPT's lines; a sentence with the same words is none."""
+    said = [f"iter {step}: loss {3 - step / 100:.4f}, time 31.20ms, mfu 14.5%\n" for step in range(0, 100, 10)]
+    history = read_history(write(tmp_path, "a.log", "step 0: train loss 4.2874, val loss 4.2823\n" + "".join(said)))
+    assert (history.series["loss"].steps.tolist(), values(history, "loss")[:2]) == (list(range(0, 100, 10)), [3.0, 2.9])
+    averages = [f"[step {step}] avg_loss=-0.0{step} acc=0.8000\n" for step in range(10, 80, 10)]
+    assert values(read_history(write(tmp_path, "b.log", "".join(averages))), "loss")[0] == -0.01
+    with pytest.raises(UsageError, match="neither JSON nor CSV"):
+        read_history(write(tmp_path, "c.log", "it fell to a loss 3.0 again\n" * 20))
+
+
+def test_the_dpo_papers_own_log_is_read(tmp_path: Path) -> None:
+    said = [
+        f"train stats after {at} examples: {{'rewards_train/chosen': '-0.0{at}', 'rewards_train/margins': '0.{at}', "
+        f"'logps_train/chosen': '-142.6', 'loss/train': '0.6{9 - at}', 'counters/examples': {32 * at}, "
+        f"'counters/updates': {at}}}\n"
+        for at in range(1, 8)
+    ]
+    history = read_history(write(tmp_path, "a.log", "".join(said)))
+    assert history.series["loss"].steps.tolist() == list(range(1, 8))
+    assert {"chosen_reward", "reward_margin", "chosen_logp"} <= history.series.keys()
+
+
 def test_a_row_that_takes_several_lines_is_one(tmp_path: Path) -> None:
     """DeepSpeed-Chat prints the reward below the losses; other lines come now and then."""
     row = "epoch: 0|step: {0}|ppo_ep: 1|act_loss: 0.{0}|cri_loss: 1.0|unsuper_loss: 0.0\naverage reward score: {0}.5\n"
@@ -340,6 +363,19 @@ def test_two_ranks_that_write_the_same_are_one(tmp_path: Path) -> None:
     assert history.series["loss"].steps.tolist() == sorted(set(steps))
     assert len(history.notes) == 1
     assert "steps written twice" in history.notes[0]
+
+
+def test_a_rank_that_falls_behind_is_the_other_ones_twin(tmp_path: Path) -> None:
+    """LLaMA-Factory's log of two processes; a resumed run still goes back."""
+    own = [step for at in range(0, 60, 10) for step in (at, at)]
+    late = [step for at in range(60, 200, 10) for step in (at + 30, at)]
+    rows = [{"current_steps": step, "loss": 2.0 - step / 1e3} for step in (*own, 60, 70, 80, *late)]
+    rows[-1]["loss"] = 1.7
+    history = read_history(write(tmp_path, "a.jsonl", lines(rows)))
+    assert history.series["loss"].steps.tolist() == list(range(0, 230, 10))
+    assert history.notes == ("20 steps written twice: the later value counts",)
+    again = [{"current_steps": step, "loss": 1.0} for step in range(100, 240, 10)]
+    assert "steps go back from 220 to 100" in read_history(write(tmp_path, "b.jsonl", lines([*rows, *again]))).notes[0]
 
 
 def test_nan_infinity_and_null(tmp_path: Path) -> None:
@@ -555,3 +591,16 @@ def test_an_evaluator_that_is_late_takes_nothing_of_the_training(tmp_path: Path)
     found = read_history(path)
     assert found.series["loss"].steps.tolist() == [1, 2, 3, 4, 5]
     assert not found.series["loss"].finite.all()
+
+
+def test_a_loss_that_is_often_below_0_is_no_likelihood(tmp_path: Path) -> None:
+    """A policy gradient of which nothing else is known: it rises in half of the healthy runs."""
+    file = tmp_path / "a.jsonl"
+    losses = [*(-0.02 * (at % 5) for at in range(30)), *(0.1 + 0.01 * (at % 5) for at in range(30))]
+    file.write_text("".join(json.dumps({"step": at, "loss": loss}) + "\n" for at, loss in enumerate(losses)))
+    found = replay_file(file, load_watch())
+    assert (found.verdict, found.notes[0]) == (
+        "healthy",
+        "no reward found: whether the policy gets better is not known",
+    )
+    assert replay_file(file, load_watch(), "sft").warnings
