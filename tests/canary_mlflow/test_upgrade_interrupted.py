@@ -190,6 +190,9 @@ def test_a_full_disk_is_one_line_and_is_gone_on_from(workplace: Workplace, full:
         again = workplace.canary(*words, **environment)
         assert again.returncode == 0, again.stderr
         assert "2 trainings" in again.stdout
+        kept = workplace.canary(*words, **environment)
+        assert kept.returncode == 0, kept.stderr
+        assert "(2 kept from before); 0 environments built in 0.0 minutes, 0 reused" in kept.stdout
 
 
 @linux
