@@ -34,6 +34,7 @@ def register_session(
     whose model or tokenizer cannot be loaded; StoreError.
     """
     session = active_run(client, session_id)
+    refuse_profile(session_id, session.data.tags)
     name = model or session.data.tags.get("canary.model_name", "")
     if not name:
         raise UsageError(f"session {session_id}: it names no model; expected the name of one; add it to the command")
@@ -53,7 +54,6 @@ def refuse_unready(client: MlflowClient, session: Run) -> None:
     session_id = session.info.run_id
     if session.info.status == "RUNNING":
         raise UsageError(f"session {session_id}: it is still open; expected one that has ended; canary session end")
-    refuse_profile(session_id, session.data.tags)
     if not any(run.data.tags.get("canary.role") == "run" for run in child_runs(client, session_id)):
         raise UsageError(
             f"session {session_id}: no runs in it; expected trainings with callbacks=[CanaryCallback()] that ran while "
