@@ -24,14 +24,15 @@ class Drift(Detector):
     [-4, 6], so that no single row raises an alarm; a row moves the forecast by at most two standard deviations, so that
     an alarm cannot drag its own reference along. The sum of misses beyond `allowance` is the alarm's height. An alarm
     also needs a change from the best level so far that matters in practice: a stream can be so steady that any change
-    is significant. A change as large as CRITICAL requires is a WARN, however slowly it came.
+    is significant. A change as large as CRITICAL requires is a WARN, however slowly it came. A level that the run had
+    before its best one, and came back from by itself, is no news.
     """
 
     rule = "drift"
     __slots__ = (
         "_above", "_best", "_burn", "_cap", "_centre", "_change", "_critical", "_far", "_floor", "_gain", "_height",
-        "_least", "_limits", "_log", "_recent", "_sd", "_sd_start", "_sign", "_skip", "_slope", "_slope_gain", "_start",
-        "stream",
+        "_high", "_known", "_least", "_limits", "_log", "_recent", "_sd", "_sd_start", "_sign", "_skip", "_slope",
+        "_slope_gain", "_start", "stream",
     )  # fmt: skip
 
     def __init__(self, stream: StreamRule, rules: DriftRules, rows: RowRules, burn_in: int) -> None:
@@ -51,6 +52,7 @@ class Drift(Detector):
         self._skip = min(rows.burn_in_skip, burn_in // 2)
         self._burn: list[float] = []
         self._recent: deque[float] = deque(maxlen=rows.window)
+        self._high = self._known = -math.inf  # the worst level so far, and before the best one
         self._centre = self._slope = self._sd = self._sd_start = self._least = self._best = self._height = 0.0
 
     def update(self, step: int, value: float) -> Finding | None:
@@ -76,10 +78,12 @@ class Drift(Detector):
         size = miss if miss >= 0 else -miss
         sd = (1 - self._gain) * sd + self._gain * _CUT_TO_SD * (size if size < 3 * sd else 3 * sd)
         self._sd = sd if sd >= self._least else self._least
+        if self._centre > self._high:
+            self._high = self._centre
         if height <= 0:
             self._height = 0.0
             if self._centre < self._best:
-                self._best = self._centre
+                self._best, self._known = self._centre, self._high
         else:
             self._height = height if height < self._cap else self._cap
             if height > self._limits[0]:
@@ -100,6 +104,8 @@ class Drift(Detector):
 
     def _alarm(self) -> Finding | None:
         level = sorted(self._recent)[len(self._recent) // 2]
+        if level <= self._known:
+            return None
         change = level - self._best
         if not self._log:
             change /= self._sd_start
@@ -111,7 +117,9 @@ class Drift(Detector):
     def _far_away(self) -> Finding | None:
         level = sorted(self._recent)[len(self._recent) // 2]
         change = level - self._best
-        return Finding(Level.WARN, self._seen(level)) if change > self._far and change > _BEYOND * self._sd else None
+        if level <= self._known or change <= self._far or change <= _BEYOND * self._sd:
+            return None
+        return Finding(Level.WARN, self._seen(level))
 
     def _seen(self, level: float) -> str:
         now, before = self._sign * level, self._sign * self._best

@@ -49,6 +49,17 @@ def test_failures_are_warned_of_before_they_are_complete(name: str) -> None:
     assert sorted(leads)[len(leads) // 2] >= 0.3
 
 
+def test_a_kl_that_comes_back_to_where_the_run_has_been_is_no_drift() -> None:
+    """A public GRPO run began hundreds of nats from its reference, learned, and stood at ten now and then."""
+
+    def course(first: float) -> Rows:
+        levels = [first] * 60 + [0.8] * 200 + [12.0] * 40
+        return [{"reward_mean": 1.0 + row / 100, "kl": kl * (1 + 0.1 * (row % 5))} for row, kl in enumerate(levels)]
+
+    assert watch(course(0.8)).verdict == "failed"
+    assert watch(course(100.0)).verdict == "healthy"
+
+
 def test_a_lost_run_is_critical_then_stopped() -> None:
     rows = fail(sft(0), 200, 100, loss=lambda x, share: 8 * x)
     seen = watch(rows)
