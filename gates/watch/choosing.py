@@ -98,7 +98,7 @@ def _reward(stream: str) -> Callable[[Situation], list[Detector]]:
         if stream in _REWARDS and not run.rl:
             return []  # a reward model's mean score: only differences of scores are trained, its level drifts freely
         found: list[Detector] = [RewardFall(stream, run.policy.gain, run.policy.rows, run.outcome)]
-        return [*found, NoGainInReward(run.policy.facts)] if run.rl and stream == "reward_mean" else found
+        return [*found, NoGainInReward(run.policy.facts)] if run.rl and stream in _REWARDS else found
 
     return chosen
 

@@ -131,22 +131,27 @@ class Flat:
 
 
 class NoGainInReward:
-    """A reward that, at the end of a run, is lower than at the start by more than luck explains, or the same.
+    """A reward that, at the end of a run, is lower than at the start by more than luck explains, or the same: its best
+    value is that of most rows, at the start and at the end, and the others are next to it, as if every answer earned
+    the least there is.
 
     A rise too small to be told from noise is not a finding: short runs at small learning rates are like that.
     """
 
     rule = "no_learning"
-    __slots__ = ("_early", "_late", "_rows", "_rules")
+    __slots__ = ("_best", "_early", "_late", "_rows", "_rules")
 
     def __init__(self, rules: FactRules) -> None:
         self._rules = rules
+        self._best = -math.inf
         self._early: list[float] = []
         self._late: deque[float] = deque(maxlen=rules.frozen_rows)
         self._rows = 0
 
     def update(self, step: int, value: float) -> Finding | None:
         self._rows += 1
+        if value > self._best:
+            self._best = value
         if len(self._early) < self._rules.frozen_rows:
             self._early.append(value)
         self._late.append(value)
@@ -159,8 +164,13 @@ class NoGainInReward:
         before, after = statistics.fmean(self._early), statistics.fmean(self._late)
         if fell(self._early, self._late):
             what = f"fell: {figure(before)} on average at the start, {figure(after)} at the end of {rows} rows"
-        elif len({*self._early, *self._late}) == 1:
-            what = f"never moved: {figure(before)} at the start and at the end of {rows} rows"
+        elif statistics.median(self._early) == statistics.median(self._late) == self._best and self._near(
+            before, after
+        ):
+            what = f"never moved: at most {figure(self._best)} at the start and at the end of {rows} rows"
         else:
             return None
         return Finding(Level.WARN, what)
+
+    def _near(self, *levels: float) -> bool:
+        return self._best - min(levels) <= self._rules.flat_range * abs(self._best)

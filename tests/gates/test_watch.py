@@ -60,6 +60,14 @@ def test_a_kl_that_comes_back_to_where_the_run_has_been_is_no_drift() -> None:
     assert watch(course(100.0)).verdict == "healthy"
 
 
+def test_a_score_whose_every_answer_earns_the_least_never_moved() -> None:
+    """As public PPO runs; a run that answers right from its first row on misses now and then."""
+    poor = [{"kl": 5.0 + row % 3, "score_mean": -0.1 - 0.003 * (row % 3 == 0)} for row in range(100)]
+    assert said(watch(poor)) == [(100, "WARN", "score_mean", "no_learning")]
+    solved = [{"kl": 0.5, "reward_mean": 1.0 - 0.25 * (row % 3 == 0)} for row in range(100)]
+    assert watch(solved).verdict == "healthy"
+
+
 def test_a_lost_run_is_critical_then_stopped() -> None:
     rows = fail(sft(0), 200, 100, loss=lambda x, share: 8 * x)
     seen = watch(rows)
