@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+import time
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,11 +74,9 @@ class Recorded:
         without: Sequence[str] = (),
     ) -> str:
         """A session of `runs` runs whose steps take `slower` times the usual; returns the parent's id."""
-        parent = self.client.create_run(self.experiment, tags={**TAGS, "canary.role": "session", **(tags or {})})
-        session_id: str = parent.info.run_id
+        session_id = self.create({**TAGS, "canary.role": "session", **(tags or {})}, "FINISHED")
         for number in range(runs):
             self.run(session_id, number, slower=slower, tags=tags or {}, nan_at=nan_at, without=without)
-        self.client.set_terminated(session_id)
         return session_id
 
     def run(
@@ -95,11 +95,20 @@ class Recorded:
         if nan_at is not None:
             mine |= {"canary.nan_steps": "1", "canary.failure": "instability", "canary.completed": "false"}
             mine |= {"canary.failure_reason": f"loss is NaN at step {nan_at}"}
-        run_id: str = self.client.create_run(self.experiment, tags=mine).info.run_id
+        run_id = self.create(mine, "FAILED" if nan_at is not None else "FINISHED")
         values = series(np.random.default_rng(self.seed), slower, nan_at)
         write(self.uri, run_id, {key: values[key] for key in values if key not in without})
-        self.client.set_terminated(run_id, "FAILED" if nan_at is not None else "FINISHED")
         return run_id
+
+    def create(self, tags: Mapping[str, str], status: str) -> str:
+        """A run that has ended; in a database, as MLflow stores it, in a tenth of its time."""
+        if not in_database(self.uri):
+            run_id: str = self.client.create_run(self.experiment, tags=tags).info.run_id
+            self.client.set_terminated(run_id, status)
+            return run_id
+        if (self.uri, self.experiment) not in PLACES:
+            PLACES[self.uri, self.experiment] = self.client.get_experiment(self.experiment).artifact_location
+        return insert_run(self.uri, self.experiment, PLACES[self.uri, self.experiment], tags, status)
 
     def version(self, **session: Any) -> str:
         """A registered version whose evidence is a new session."""
@@ -171,9 +180,49 @@ def series(rng: np.random.Generator, slower: float, nan_at: int | None) -> dict[
     }
 
 
+def in_database(uri: str) -> bool:
+    """Whether a store is a database that can be written to here."""
+    return uri.startswith(("sqlite:", "postgresql"))
+
+
+LATEST = [0]  # when the last run that was inserted began
+PLACES: dict[tuple[str, str], str] = {}  # store and experiment → where its artifacts are
+
+
+def insert_run(uri: str, experiment: str, place: str, tags: Mapping[str, str], status: str) -> str:
+    """What MLflow's `create_run` and `set_terminated` store. No two begin in one millisecond: they are listed in the
+    order in which they began."""
+    from mlflow.store.tracking.dbmodels.models import SqlRun, SqlTag
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+    from mlflow.utils.name_utils import _generate_random_name
+    from sqlalchemy import insert
+
+    run_id, named = uuid.uuid4().hex, {"mlflow.runName": _generate_random_name(), **tags}
+    LATEST[0] = began = max(int(time.time() * 1000), LATEST[0] + 1)
+    row = {
+        "run_uuid": run_id,
+        "name": named["mlflow.runName"],
+        "experiment_id": int(experiment),
+        "artifact_uri": f"{place}/{run_id}/artifacts",
+        "source_type": "UNKNOWN",
+        "source_name": "",
+        "source_version": "",
+        "entry_point_name": "",
+        "user_id": "unknown",
+        "status": status,
+        "start_time": began,
+        "end_time": began + 20,
+        "lifecycle_stage": "active",
+    }
+    with SqlAlchemyStore._engine_map[uri].begin() as connection:
+        connection.execute(insert(SqlRun), [row])
+        connection.execute(insert(SqlTag), [{"run_uuid": run_id, "key": k, "value": v} for k, v in named.items()])
+    return run_id
+
+
 def write(uri: str, run_id: str, values: Mapping[str, np.ndarray]) -> None:
     """Metrics as MLflow's `log_batch` stores them, in a tenth of its time; the last value stands at the last step."""
-    if not uri.startswith(("sqlite:", "postgresql")):
+    if not in_database(uri):
         write_by_request(uri, run_id, values)
         return
     from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlMetric
@@ -208,10 +257,10 @@ def points(run_id: str, key: str, values: np.ndarray) -> list[dict[str, Any]]:
         {
             "run_uuid": run_id,
             "key": key,
-            "value": float(np.nan_to_num(value)),
+            "value": 0.0 if value != value else value,
             "timestamp": 1_700_000_000_000 + step,
             "step": step,
-            "is_nan": bool(np.isnan(value)),
+            "is_nan": value != value,
         }
-        for step, value in enumerate(values, first)
+        for step, value in enumerate(values.tolist(), first)
     ]
