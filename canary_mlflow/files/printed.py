@@ -7,6 +7,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from canary_mlflow.files.columns import Columns
@@ -22,19 +23,50 @@ _OF_VERL = re.compile(r"\bstep:(\d+) - (.*)")
 _VALUE = re.compile(r"(?<!\S)([^\s:]+):(?:np\.float\d+\()?([-+.\w]+)")
 _ROUNDED_ZERO = re.compile(r"[-+]?0\.00+")  # a format's; Python's own zero is 0.0
 _BROKEN = 60  # lines of one dictionary at most
+_SUMMARY = "train_runtime"
 _NUMBERED = "as printed, without steps: the rows are numbered"
 
 
 def read_printed(path: Path, lines: Iterable[str], notes: list[str]) -> History | None:
-    """The rows among the lines; None if there are none."""
-    columns = Columns(path)
-    counted = False
-    for at, row in _numbered(_rows(lines)):
-        counted = counted or step_column(row) is None
-        columns.add({"step": at, **row} if step_column(row) is None else row, columns.rows + 1)
-        if columns.rows > MAX_ROWS:
-            raise too_many_rows(path)
-    return history_of(columns, "printed", [*notes, _NUMBERED] if counted else notes) if columns.rows else None
+    """The rows of the longest training among the lines; None if there are none."""
+    longest, counted, trainings = Columns(path), False, 0
+    for rows in _trainings(_rows(lines)):
+        trainings += 1
+        columns, numbered = Columns(path), False
+        for at, row in _numbered(rows):
+            numbered = numbered or step_column(row) is None
+            columns.add({"step": at, **row} if step_column(row) is None else row, columns.rows + 1)
+            if columns.rows > MAX_ROWS:
+                raise too_many_rows(path)
+        if columns.rows >= longest.rows:
+            longest, counted = columns, numbered
+    said = [f"the longest of {trainings} trainings that were printed"] if trainings > 1 else []
+    return history_of(longest, "printed", [*notes, *said, *([_NUMBERED] if counted else [])]) if longest.rows else None
+
+
+def _trainings(rows: Iterable[dict[str, float]]) -> Iterator[Iterator[dict[str, float]]]:
+    """The rows of each training: it ends with its summary, and what is measured after that. Each must be used up before
+    the next one is asked for."""
+    rest = iter(rows)
+    ahead = list(islice(rest, 1))
+    while ahead:
+        yield _training(ahead, rest)
+
+
+def _training(ahead: list[dict[str, float]], rest: Iterator[dict[str, float]]) -> Iterator[dict[str, float]]:
+    """The rows of one training, of which the first is in `ahead`; there is then the first one of the next training."""
+    over = False
+    while ahead:
+        if over and not _measures(ahead[0]):
+            return
+        row = ahead.pop()
+        over = over or _SUMMARY in row
+        yield row
+        ahead.extend(islice(rest, 1))
+
+
+def _measures(row: dict[str, float]) -> bool:
+    return any(key.startswith("eval_") for key in row)
 
 
 def _rows(lines: Iterable[str]) -> Iterator[dict[str, float]]:
@@ -75,7 +107,7 @@ def _numbered(rows: Iterable[dict[str, float]]) -> Iterator[tuple[int, dict[str,
     was."""
     epochs: list[float] = []
     for row in rows:
-        if any(key.startswith(("eval_", "train_runtime")) for key in row):
+        if _SUMMARY in row or _measures(row):
             yield max(len(epochs), 1), row
             continue
         epoch = row.get(EPOCH, float(len(epochs)))

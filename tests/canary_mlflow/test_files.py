@@ -212,7 +212,8 @@ def test_what_a_training_printed_is_read(tmp_path: Path, quoted: bool) -> None:
     assert math.isnan(values(history, "grad_norm")[1])
     assert history.series["eval_loss"].steps.tolist() == [2]
     assert history.notes == ("as printed, without steps: the rows are numbered",)
-    resumed = body + "".join(f"{{'loss': 1.0, 'epoch': {epoch}}}\n" for epoch in (0.05, 0.25))
+    broke_off = body[: body.rindex("{'train_runtime'")]
+    resumed = broke_off + "".join(f"{{'loss': 1.0, 'epoch': {epoch}}}\n" for epoch in (0.05, 0.25))
     again = read_history(write(tmp_path, "again.log", resumed))
     assert values(again, "loss") == [1.0, 1.0], "goes on where its epoch was"
     assert "steps go back from 3 to 1" in again.notes[1]
@@ -272,6 +273,23 @@ def test_a_value_may_stand_beside_its_name_in_a_line_that_says_its_step(tmp_path
     assert values(read_history(write(tmp_path, "b.log", "".join(averages))), "loss")[0] == -0.01
     with pytest.raises(UsageError, match="neither JSON nor CSV"):
         read_history(write(tmp_path, "c.log", "it fell to a loss 3.0 again\n" * 20))
+
+
+def test_the_longest_of_the_trainings_that_were_printed_is_read(tmp_path: Path) -> None:
+    """One script may train several models; what is measured after a training belongs to it."""
+
+    def training(rows: int, loss: float) -> str:
+        said = "".join(f"{{'loss': {loss}, 'epoch': {at / rows}}}\n" for at in range(1, rows + 1))
+        return (
+            said
+            + f"{{'train_runtime': 9.0, 'train_loss': {loss}, 'epoch': 1.0}}\n{{'eval_loss': {loss}, 'epoch': 1.0}}\n"
+        )
+
+    history = read_history(write(tmp_path, "a.log", "INFO\n" + training(4, 3.0) + training(9, 2.0) + training(5, 1.0)))
+    assert (values(history, "loss")[0], len(values(history, "loss")), values(history, "eval_loss")) == (2.0, 9, [2.0])
+    assert history.notes[0] == "the longest of 3 trainings that were printed"
+    alone = read_history(write(tmp_path, "b.log", "INFO\n" + training(9, 2.0)))
+    assert (values(alone, "eval_loss"), "longest" in alone.notes[0]) == ([2.0], False)
 
 
 def test_the_dpo_papers_own_log_is_read(tmp_path: Path) -> None:
