@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from canary_mlflow.errors import UsageError
+from canary_mlflow.files.boxes import read_boxes
 from canary_mlflow.files.columns import Columns
 from canary_mlflow.files.from_columns import history_of
 from canary_mlflow.files.history import History
@@ -24,6 +25,7 @@ _TRAINER = re.compile(r"\b(\w{0,40})Trainer\s{0,9}\(")
 _CELL = re.compile(r"<t[hd]\b[^<>]*>([^<>]*)")
 _NO_VALUE = {"", "no log"}  # what Transformers shows of a loss that is not logged yet
 _LEFT_OUT = "..."  # what pandas shows instead of the middle rows of a long table
+_READERS = (read_printed, read_boxes, read_script_lines)
 
 Rows = list[list[str]]
 
@@ -78,7 +80,7 @@ def _printed(path: Path, body: Mapping[str, Any], notes: list[str], table: Histo
     for algo, cell in _cells(body):
         lines = [line for text in _of_cell(cell, "text") for line in text.splitlines()]
         try:
-            history = read_printed(path, lines, notes) or read_script_lines(path, lines, notes)
+            history = next((told for read in _READERS if (told := read(path, lines, notes))), None)
         except UsageError as error:
             refused = error
         else:

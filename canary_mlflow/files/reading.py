@@ -11,6 +11,7 @@ from typing import Any, TextIO
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files import limits
+from canary_mlflow.files.boxes import read_boxes
 from canary_mlflow.files.events import event_files, read_events
 from canary_mlflow.files.from_columns import SeveralPerEpoch
 from canary_mlflow.files.history import History
@@ -64,9 +65,10 @@ def _read_text(path: Path, text: TextIO, first: str, notes: list[str], numbered:
     except UsageError:
         if printed := read_printed(path, chain([first], text), notes):
             return printed
-        with opened(path) as again:
-            if told := read_script_lines(path, again, notes):
-                return told
+        for reader in (read_boxes, read_script_lines):
+            with opened(path) as again:
+                if told := reader(path, again, notes):
+                    return told
         raise
     return read_csv(path, text, names, delimiter, [*notes, *found], numbered=numbered)
 

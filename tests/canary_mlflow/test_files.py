@@ -292,6 +292,21 @@ def test_the_longest_of_the_trainings_that_were_printed_is_read(tmp_path: Path) 
     assert (values(alone, "eval_loss"), "longest" in alone.notes[0]) == ([2.0], False)
 
 
+def test_the_boxes_of_stable_baselines_are_rows(tmp_path: Path) -> None:
+    edge = "-" * 40
+    box = f"{edge}\n| rollout/ | |\n|    ep_rew_mean | {{0}}.5 |\n| time/ | |\n|    total_timesteps | {{0}}00 |\n"
+    box += "| train/ | |\n"
+    body = "Using cuda device\n" + "".join(
+        (box + "|    approx_kl | 0.01 |\n" + edge + "\n").format(at) for at in range(1, 8)
+    )
+    history = read_history(write(tmp_path, "a.log", body))
+    assert history.series["reward_mean"].steps.tolist() == list(range(100, 800, 100))
+    assert values(history, "approx_kl") == [0.01] * 7
+    cells = [{"cell_type": "code", "outputs": [{"output_type": "stream", "text": body}]}]
+    notebook = read_history(write(tmp_path, "b.ipynb", json.dumps({"nbformat": 4, "cells": cells})))
+    assert values(notebook, "reward_mean") == values(history, "reward_mean")
+
+
 def test_the_dpo_papers_own_log_is_read(tmp_path: Path) -> None:
     said = [
         f"train stats after {at} examples: {{'rewards_train/chosen': '-0.0{at}', 'rewards_train/margins': '0.{at}', "
