@@ -59,12 +59,20 @@ def read(words: Sequence[str]) -> dict[str, str]:
     for word in words:
         pin = _PIN.match(word.strip())
         found |= {normal(pin[1]): pin[2]} if pin else _file(Path(word))
-    return {name: version for name, version in found.items() if name not in NOT_MOVED}
+    own = here()
+    return {name: _build(version, own.get(name, "")) for name, version in found.items() if name not in NOT_MOVED}
+
+
+def _build(version: str, installed: str) -> str:
+    """The version in the build that is installed, such as +cpu: pip keeps it for such a pin, and another build of torch
+    brings gigabytes of CUDA along."""
+    return installed if installed.partition("+")[0] == version else version
 
 
 def moved(before: Pins, now: Pins) -> list[Change]:
-    """The packages whose version differs between the two sets; build tags such as +cpu do not count."""
-    names = sorted((before.keys() | now.keys()) - NOT_MOVED)
+    """The packages whose version differs between the two sets, those first that both have; build tags such as +cpu do
+    not count."""
+    names = sorted((before.keys() | now.keys()) - NOT_MOVED, key=lambda name: (name not in before.keys() & now, name))
     pairs = [Change(name, before.get(name, ""), now.get(name, "")) for name in names]
     return [one for one in pairs if one.before.partition("+")[0] != one.now.partition("+")[0]]
 

@@ -55,8 +55,15 @@ def test_packages_are_read_from_words_and_from_each_kind_of_lock(tmp_path: Path)
     assert pins.read([str(tmp_path / "requirements.txt")]) == {"trl": "1.16.0", "pyyaml": "6.0"}
     assert pins.read([str(tmp_path / "pylock.toml")]) == pins.read([str(tmp_path / "uv.lock")]) == {"trl": "1.16.0"}
     assert pins.read(["TRL==1.15.0", "torch==2.13.0+cpu"]) == {"trl": "1.15.0", "torch": "2.13.0+cpu"}
-    moves = pins.moved({"torch": "2.13.0", "a": "1", "b": "1"}, {"torch": "2.13.0+cpu", "a": "2", "c": "1"})
-    assert list(map(str, moves)) == ["a 1 → 2", "b 1 → absent", "c absent → 1"]
+    moves = pins.moved({"torch": "2.13.0", "d": "1", "b": "1"}, {"torch": "2.13.0+cpu", "d": "2", "c": "1"})
+    assert list(map(str, moves)) == ["d 1 → 2", "b 1 → absent", "c absent → 1"]  # what moved first
+
+
+def test_a_pin_is_met_by_the_build_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch==2.13.0 where 2.13.0+cpu is: another build brings gigabytes of CUDA along."""
+    monkeypatch.setattr(pins, "here", lambda: {"torch": "2.13.0+cpu", "trl": "1.16.0"})
+    assert pins.read(["torch==2.13.0", "trl==1.16.0"]) == {"torch": "2.13.0+cpu", "trl": "1.16.0"}
+    assert pins.read(["torch==2.12.0"]) == {"torch": "2.12.0"}
 
 
 @pytest.mark.parametrize(
