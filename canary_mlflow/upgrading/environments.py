@@ -11,6 +11,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from canary_mlflow.errors import CanaryError, one_line
+from canary_mlflow.upgrading.pins import FOLDER as OF_FOLDER
 from canary_mlflow.upgrading.pins import Pins
 from canary_mlflow.upgrading.uv import uv
 
@@ -59,7 +60,10 @@ def _make(place: Path, pins: Pins) -> None:
     try:
         uv("venv", "--quiet", str(place))
         wanted = place / "canary-packages.txt"
-        wanted.write_text("".join(f"{name}=={version}\n" for name, version in sorted(pins.items())))
+        wanted.write_text("".join(
+            f"-e {version}\n" if version.startswith(OF_FOLDER) else f"{name}=={version}\n"
+            for name, version in sorted(pins.items())
+        ))  # fmt: skip
         python = str(place / "bin" / "python")
         uv("pip", "install", "--quiet", "--no-deps", "--python", python, "--requirement", str(wanted))
         _share_bytecode(place)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tempfile
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import distributions
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
+
+from packaging.markers import InvalidMarker, Marker, UndefinedEnvironmentName
 
 from canary_mlflow.errors import CanaryError, UsageError, one_line
 from canary_mlflow.files.source import read_bytes
@@ -21,6 +24,10 @@ NOT_MOVED = frozenset({"canary-mlflow", "pip", "setuptools", "wheel", "uv"})
 
 ELSEWHERE = ("-r", "--requirement", "-c", "--constraint")
 """How a line of requirements.txt begins that names another file."""
+FOLDER = "file:"
+"""How what stands for the version of a package begins that was installed from a folder: its own URL."""
+OF_FOLDER = ("virtual", "editable", "directory")
+"""What uv.lock calls the source of the project itself, and of others beside it; no index has them."""
 FILES = (".txt", ".in", ".toml", ".lock")
 """How the name of a file with packages ends."""
 _PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*===?\s*([A-Za-z0-9][A-Za-z0-9.+!_-]*)$")
@@ -49,16 +56,30 @@ def normal(name: str) -> str:
 
 def here() -> dict[str, str]:
     """The packages of this Python."""
-    found = {normal(one.metadata["Name"]): one.version for one in distributions() if one.metadata["Name"]}
+    found = {normal(one.metadata["Name"]): _folder_of(one) or one.version
+             for one in distributions() if one.metadata["Name"]}  # fmt: skip
     return {name: version for name, version in sorted(found.items()) if name not in NOT_MOVED}
 
 
+def _folder_of(one: Distribution) -> str:
+    """The URL of the folder that it was installed from, such as one's own project; '' if it was not."""
+    try:
+        told = json.loads(one.read_text("direct_url.json") or "{}")
+    except ValueError:
+        return ""
+    return str(told.get("url", "")) if isinstance(told, dict) and "dir_info" in told else ""
+
+
 def read(words: Sequence[str]) -> dict[str, str]:
-    """What `--to` asks for: PKG==VER, or a requirements.txt, pylock.toml or uv.lock. Raises UsageError in one line."""
+    """What `--to` asks for: PKG==VER, or a requirements.txt, pylock.toml or uv.lock, of which what is for another
+    Python or machine does not count. Raises UsageError in one line."""
     found: dict[str, str] = {}
     for word in words:
         pin = _PIN.match(word.strip())
-        found |= {normal(pin[1]): pin[2]} if pin else _file(Path(word))
+        new = {normal(pin[1]): pin[2]} if pin else _file(Path(word))
+        if twice := next((name for name in new if found.get(name, new[name]) != new[name]), ""):
+            raise UsageError(f"{twice}: found =={found[twice]} and =={new[twice]}; expected one version of it")
+        found |= new
     own = here()
     return {name: _build(version, own.get(name, "")) for name, version in found.items() if name not in NOT_MOVED}
 
@@ -79,12 +100,15 @@ def moved(before: Pins, now: Pins) -> list[Change]:
 
 def lock(exact: Pins, names: Iterable[str], preferred: Pins) -> dict[str, str]:
     """A complete set that can be installed: `exact` unchanged, the other `names` at their preferred versions if
-    possible. Raises Unresolvable, UsageError for a package or version that no index has, CanaryError."""
+    possible. Packages of a folder stay what they are, whatever they ask for: no index has them. Raises Unresolvable,
+    UsageError for a package or version that no index has, CanaryError."""
+    own = {name: place for name, place in {**preferred, **exact}.items() if place.startswith(FOLDER)}
+    exact, preferred = ({name: one for name, one in pins.items() if name not in own} for pins in (exact, preferred))
     wanted = [f"{name}=={version}" for name, version in sorted(exact.items())]
-    wanted += sorted(set(names) - exact.keys())
+    wanted += sorted(set(names) - exact.keys() - own.keys())
     try:
         with tempfile.TemporaryDirectory(prefix="canary-lock-") as folder:
-            return _locked(Path(folder), wanted, exact, preferred)
+            return {**_locked(Path(folder), wanted, exact, preferred), **own}
     except OSError as error:
         raise CanaryError(
             f"temporary files: {one_line(error)}; expected a folder with room; TMPDIR says where"
@@ -98,23 +122,24 @@ def _locked(folder: Path, wanted: Sequence[str], exact: Pins, preferred: Pins) -
     try:
         uv("pip", "compile", str(asked), "--output-file", str(found), "--no-header", "--no-annotate", "--quiet")
     except UVFailed as error:
-        raise _said(error, exact) from error
+        raise _said(error, {**preferred, **exact}) from error
     return _pinned_in(found.read_text())
 
 
-def _said(error: UVFailed, exact: Pins) -> CanaryError:
+def _said(error: UVFailed, pins: Pins) -> CanaryError:
     text = " ".join(error.text.split())
     if "not found in the cache" in text or "network was disabled" in text:
         return CanaryError("uv is offline (UV_OFFLINE) and its cache lacks a package that is needed")
-    for name, version in exact.items():
-        if f"{name} was not found in the package registry" in text or f"{name} was not found in the provided" in text:
-            return UsageError(f"{name}: no such package in the index; expected a name that pip install would take")
-        if f"there is no version of {name}=={version}" in text:
-            return UsageError(f"{name}=={version}: no such version in the index; expected one that it has")
+    absent = re.search(r"([\w.-]+) was not found in the (?:package registry|provided)", text)
+    if absent and absent[1] in pins:
+        return UsageError(f"{absent[1]}: no such package in the index; expected a name that pip install would take")
+    lacking = re.search(r"there is no version of ([\w.-]+)==(\S+)", text)
+    if lacking and pins.get(lacking[1]) == lacking[2].rstrip(",."):
+        return UsageError(f"{lacking[1]}=={lacking[2].rstrip(',.')}: no such version in the index; "
+                          "expected one that it has")  # fmt: skip
     if NO_SOLUTION in text:
-        return Unresolvable(
-            f"these packages contradict each other: {text.rpartition(NO_SOLUTION)[2][:300].strip(' :╰─▶')}"
-        )
+        why = text.rpartition(NO_SOLUTION)[2].strip(" :╰─▶").removeprefix("cause: ")[:300]
+        return Unresolvable(f"these packages contradict each other: {why}")
     return error
 
 
@@ -141,16 +166,32 @@ def _lock_file(path: Path, body: Mapping[str, object]) -> dict[str, str]:
     rows = body.get("packages", body.get("package"))
     if not isinstance(rows, list) or not rows:
         raise UsageError(f"{path}: found no packages in it; expected pylock.toml or uv.lock")
-    return {normal(str(row["name"])): str(row["version"]) for row in rows if "name" in row and "version" in row}
+    return {normal(str(row["name"])): str(row["version"]) for row in rows if _is_for_this(row)}
+
+
+def _is_for_this(row: Mapping[str, object]) -> bool:
+    """Whether a row of a lock file is a release that this Python on this machine takes from an index."""
+    if not {"name", "version"} <= row.keys():
+        return False
+    source, markers = row.get("source"), row.get("resolution-markers") or row.get("marker", "")
+    of_folder = "directory" in row or (isinstance(source, dict) and not source.keys().isdisjoint(OF_FOLDER))
+    return not of_folder and any(map(_holds, map(str, markers if isinstance(markers, list) else [markers])))
+
+
+def _holds(marker: str) -> bool:
+    """Whether `sys_platform == 'win32'` and the like is true here; what cannot be known is."""
+    try:
+        return not marker.strip() or Marker(marker).evaluate()
+    except (InvalidMarker, UndefinedEnvironmentName):
+        return True
 
 
 def _requirements(path: Path, text: str) -> dict[str, str]:
-    lines = [line.partition("#")[0].partition(";")[0].strip() for line in text.replace("\\\n", " ").splitlines()]
+    lines = _lines_for_this(text)
     if other := next((line for line in lines if line.startswith(ELSEWHERE)), ""):
         raise UsageError(f"{path}: found {other!r}; expected all packages in one file, as pip freeze writes")
-    lines = [line.partition(" --hash")[0].strip() for line in lines if line and not line.startswith("-")]
     found = _pinned_in(text)
-    if loose := [line for line in lines if line and not _PIN.match(line)]:
+    if loose := [line for line in lines if not line.startswith("-") and not _PIN.match(line)]:
         raise UsageError(f"{path}: found {loose[0]!r}; expected each package with ==VERSION, as pip freeze writes")
     if not found:
         raise UsageError(f"{path}: found no packages in it; expected lines such as trl==1.16.0")
@@ -158,9 +199,12 @@ def _requirements(path: Path, text: str) -> dict[str, str]:
 
 
 def _pinned_in(text: str) -> dict[str, str]:
-    found = {}
-    for line in text.replace("\\\n", " ").splitlines():
-        pin = _PIN.match(line.partition("#")[0].partition(";")[0].partition(" --hash")[0].strip())
-        if pin:
-            found[normal(pin[1])] = pin[2]
-    return found
+    pins = map(_PIN.match, _lines_for_this(text))
+    return {normal(pin[1]): pin[2] for pin in pins if pin}
+
+
+def _lines_for_this(text: str) -> list[str]:
+    """The lines of a requirements.txt that this Python on this machine takes, without comments, hashes and markers."""
+    lines = (line.partition("#")[0].partition(" --hash")[0] for line in text.replace("\\\n", " ").splitlines())
+    parts = [line.partition(";") for line in lines]
+    return [what.strip() for what, _, marker in parts if what.strip() and _holds(marker)]

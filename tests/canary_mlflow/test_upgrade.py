@@ -21,7 +21,7 @@ from workplace import Workplace
 from canary_mlflow.cli import canary
 from canary_mlflow.errors import CanaryError, UsageError
 from canary_mlflow.reports.upgrade import lines
-from canary_mlflow.upgrading import pins, uv
+from canary_mlflow.upgrading import environments, pins, uv
 from canary_mlflow.upgrading.bisecting import Answer, first_bad, smallest
 from canary_mlflow.upgrading.judging import Finding, Symptom, compare
 from canary_mlflow.upgrading.old_defaults import give
@@ -78,6 +78,42 @@ def test_a_file_without_pins_is_refused(tmp_path: Path, text: str, words: str) -
     (tmp_path / "requirements.txt").write_text(text)
     with pytest.raises(UsageError, match=words):
         pins.read([str(tmp_path / "requirements.txt")])
+
+
+def test_what_is_for_another_python_or_machine_is_not_asked_for(tmp_path: Path) -> None:
+    """As `uv export`, `pip-compile` and uv.lock write for all platforms at once."""
+    (tmp_path / "requirements.txt").write_text(
+        "trl==1.15.0 ; python_version < '3.9'\ntrl==1.14.2 ; python_version >= '3.9' --hash=sha256:ab\n"
+        "pywin32==306 ; sys_platform == 'win32'\nold>=1 ; python_version < '3'\n"
+    )
+    assert pins.read([str(tmp_path / "requirements.txt")]) == {"trl": "1.14.2"}
+    marked = '[[packages]]\nname = "pywin32"\nversion = "306"\nmarker = "sys_platform == \'win32\'"\n'
+    (tmp_path / "pylock.toml").write_text(PYLOCK + marked)
+    assert pins.read([str(tmp_path / "pylock.toml")]) == {"trl": "1.16.0"}
+    forked = '[[package]]\nname = "numpy"\nversion = "{}"\nresolution-markers = ["python_full_version {} \'3.9\'"]\n'
+    own = '[[package]]\nname = "mine"\nversion = "0.1"\nsource = {{ editable = "." }}\n'.format()
+    (tmp_path / "uv.lock").write_text(forked.format("2", ">=") + forked.format("1", "<") + own)
+    assert pins.read([str(tmp_path / "uv.lock")]) == {"numpy": "2"}
+
+
+def test_two_versions_of_one_package_are_refused() -> None:
+    assert "trl: found ==1.15.0 and ==1.14.2" in said("--to", "trl==1.15.0", "--to", "TRL==1.14.2", code=2).stderr
+
+
+def test_a_project_of_ones_own_stays_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`pip install -e .` is at hand for most scripts, and no index has it."""
+    place = tmp_path / "site" / "mine-0.1.dist-info"
+    place.mkdir(parents=True)
+    (place / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 0.1\n")
+    (place / "direct_url.json").write_text('{"url": "file:///src/mine", "dir_info": {"editable": true}}')
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    own = {"mine": pins.here()["mine"]}
+    assert own == {"mine": "file:///src/mine"}
+    assert pins.lock({}, own, own) == pins.lock(own, own, {}) == own
+    monkeypatch.setattr(environments, "uv", lambda *words: words[0] == "venv" and Path(words[2]).mkdir())
+    monkeypatch.setenv("CANARY_ENVIRONMENTS", str(tmp_path))
+    built = environments.build({**own, "trl": "1.0"}).parents[1]
+    assert (built / "canary-packages.txt").read_text() == "-e file:///src/mine\ntrl==1.0\n"
 
 
 def test_wrong_use_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
