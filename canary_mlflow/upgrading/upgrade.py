@@ -150,6 +150,17 @@ class Trial:
             more.append(self.probe(pins, f"{what}, for its costs ({at} of {REPEATS - 1})", prober, repeat=at))
         return compare(self.baseline, more)
 
+    def confirmed(self, finding: Finding) -> Finding:
+        """What blocks and does so a second time: what a training shows now and then would be laid on a package. Costs
+        were repeated already."""
+        if not finding.blocks or dear(finding):
+            return finding
+        again = compare(self.baseline, [self.probe(self.plan.now, "the packages asked for once more", repeat=1)])
+        found = {one.key for one in again.symptoms}
+        kept = tuple(one for one in finding.symptoms if one.key in found)
+        once = f"what blocks came once in two trainings with the same packages ({finding.symptoms[0].said})"
+        return replace(finding, symptoms=kept, open=finding.open if kept else once)
+
     def repeated(self, times: int) -> tuple[Probe, ...]:
         """The baseline, tried at least so many times."""
         for at in range(len(self.baseline), times):
@@ -230,7 +241,7 @@ class Trial:
         if finding.open:  # tried again the next time: whoever reads this mends something
             self.prober.forget(self.plan.before)
         else:
-            finding = self.judged(self.plan.now, "the packages asked for")
+            finding = self.confirmed(self.judged(self.plan.now, "the packages asked for"))
         result = Upgrade(outcome=outcome_of(finding), changes=tuple(self.plan.changes), finding=finding)
         if finding.blocks and bisect:
             culprit = self.culprit(finding, releases=releases)

@@ -309,10 +309,11 @@ def test_a_release_that_the_baseline_has_is_not_tried_again(monkeypatch: pytest.
     found = Known(plan=plan, prober=Prober(command="", work=Path()), say=print).carry_out()
     assert [one["what"] for one in found.probes] == [
         "the packages at hand", "the packages asked for", "the packages at hand once more",
+        "the packages asked for once more",
     ]  # fmt: skip
     told = "\n".join(lines(found))
     assert "trl 2 → 1 explains it; 2 is fine." in told
-    assert "3 trainings, 3.0 minutes; 1 environment built in 1.5 minutes, 2 reused." in told
+    assert "4 trainings, 4.0 minutes; 2 environments built in 2.0 minutes, 2 reused." in told
 
 
 def test_a_failure_of_the_present_packages_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -482,6 +483,22 @@ def test_what_seems_to_cost_more_is_repeated_until_that_is_known() -> None:
     assert upgraded(13.0) == (["cost.step"], 6)
     assert upgraded(11.2) == ([], 6)
     assert upgraded(10.5) == ([], 2)
+
+
+@pytest.mark.parametrize("other", ["loss", "crash"])
+def test_what_a_training_shows_now_and_then_is_laid_on_no_package(other: str) -> None:
+    class Now(Trial):
+        def probe(self, pins: Mapping[str, str], what: str, prober: object = None, repeat: int = 0) -> Probe:
+            odd = trained(4.0) if other == "loss" else probe("OSError at a.py:1 in b: busy", "OSError")
+            self.tried.append(
+                {"what": what, "key": "", "seconds": 1.0, "known": False, "built": False, "building": 0.0}
+            )
+            return odd if pins["tqdm"] == "2" and not repeat else trained(1.0)
+
+    plan = Plan(before={"tqdm": "1"}, now={"tqdm": "2"})
+    found = Now(plan=plan, prober=Prober(command="", work=Path()), say=print).carry_out()
+    assert (found.outcome, found.culprit) == ("INCONCLUSIVE", None)
+    assert "what blocks came once in two trainings with the same packages" in "\n".join(lines(found))
 
 
 def test_another_course_after_the_same_first_step_blocks_and_grown_rounding_does_not() -> None:
