@@ -16,6 +16,7 @@ from canary_mlflow.shown import echo
 from training import datasets
 from training.config import CanaryConfig
 from training.datasets import embedded
+from training.datasets.records import kind_of
 from training.datasets.rows import shuffled
 from training.edge import ended
 from training.errors import SetupError
@@ -24,11 +25,14 @@ from training.reward_checks import RewardCheck, check, load
 from training.reward_model import reward_folder
 
 EMBEDDED = "preferences"
+ANSWERS = ("chosen", "rejected")
+WANTED = f"expected {EMBEDDED}, or a JSONL file with prompt, chosen and rejected"
 ROWS = 256  # pairs: a model that orders 57 % of them as people did is better than chance
+CODES = {"PASS": 0, "BLOCK": 1, "INCONCLUSIVE": 3}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check the named model; return 0 if it is usable, 1 if it is not."""
+    """Check the named model; return 0 if it is usable, 1 if it is not, 3 if the pairs do not tell."""
     parser = ArgumentParser(prog="python -m training.check_reward", description=__doc__)
     parser.add_argument("path")
     parser.add_argument("--data", default=EMBEDDED)
@@ -46,12 +50,12 @@ def _run(path: str, data: str, rows: int, config: str | None, *, as_json: bool) 
         sys.stdout.write(json.dumps(found.to_dict(), allow_nan=False) + "\n")
     for line in lines(found):
         echo(line, err=as_json)
-    return 0 if found.usable else 1
+    return CODES[found.outcome]
 
 
 def lines(found: RewardCheck) -> Iterator[str]:
     """The report for people."""
-    yield f"{'PASS' if found.usable else 'BLOCK'}  {found.path}, on {found.pairs} pairs"
+    yield f"{found.outcome}  {found.path}, on {found.pairs} pair{'s' * (found.pairs != 1)}"
     for one in found.findings:
         word = {True: "ok", False: "BLOCK", None: "--"}[one.fine]
         yield f"  {word:<5}  {one.name:<8}  {one.said}"
@@ -64,17 +68,33 @@ def pairs_of_data(data: str, rows: int) -> tuple[list[str], list[str]]:
         made = [embedded.make_row(number) for number in order]
         return [row.prompt + row.chosen for row in made], [row.prompt + row.rejected for row in made]
     try:
-        text = read_bytes(Path(data)).decode("utf-8")
-        read = [json.loads(line) for line in text.splitlines() if line.strip()][:rows]
-        chosen = [str(row.get("prompt", "")) + str(row["chosen"]) for row in read]
-        rejected = [str(row.get("prompt", "")) + str(row["rejected"]) for row in read]
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise UsageError(
-            f"--data {data}: {one_line(error)}; expected {EMBEDDED}, or a JSONL file with prompt, chosen and rejected"
-        ) from error
-    if not read:
+        lines = read_bytes(Path(data)).decode("utf-8-sig").split("\n")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--data {data}: {getattr(error, 'strerror', '') or one_line(error)}; {WANTED}") from error
+    found = [_pair(line, f"--data {data}, line {number}") for number, line in enumerate(lines, 1) if line.strip()][
+        :rows
+    ]
+    if not found:
         raise UsageError(f"--data {data}: found no rows; expected pairs")
-    return chosen, rejected
+    return [better for better, _ in found], [worse for _, worse in found]
+
+
+def _pair(line: str, where: str) -> tuple[str, str]:
+    """Both whole texts of a row: what no classifier can read as text would get a score all the same."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{where}: no JSON ({one_line(error)}); {WANTED}") from error
+    if not isinstance(row, dict):
+        raise UsageError(f"{where}: a {kind_of(row)}; {WANTED}")
+    prompt = row.get("prompt") if row.get("prompt") is not None else ""
+    for name, value in (("prompt", prompt), *((name, row.get(name)) for name in ANSWERS)):
+        if not isinstance(value, str):
+            found = f"{name} is a {kind_of(value)}" if name in row else f"no {name}"
+            raise UsageError(f"{where}: {found}; {WANTED}, each a text")
+        if name in ANSWERS and not value.strip():
+            raise UsageError(f"{where}: {name} is empty; {WANTED}")
+    return prompt + row["chosen"], prompt + row["rejected"]
 
 
 def pairs_of_config(file: str, rows: int) -> tuple[list[str], list[str]]:
@@ -102,7 +122,7 @@ def _prechecked(path: str, config: CanaryConfig) -> str:
         file.write_text(json.dumps(to_plain(config)))
         words = [sys.executable, "-m", "training.check_reward", path, f"--config={file}", f"--rows={ROWS}", "--json"]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode not in (0, 1) or not done.stdout.strip():
+    if done.returncode not in CODES.values() or not done.stdout.strip():
         said = (done.stderr.strip().splitlines() or [f"{path}: the check of the reward model broke off"])[-1]
         raise SetupError(said.removeprefix("canary: "))
     found = json.loads(done.stdout)

@@ -154,7 +154,8 @@ def _download(repository: Repository) -> Path:
 def _unavailable(repository: Repository, reason: str, lacks: str) -> str:
     kind = " --repo-type dataset" if repository.kind == "dataset" else ""
     revision = f" --revision {repository.revision}" if repository.revision else ""
-    own = "model=local model.path=FOLDER" if repository.kind == "model" else "data.path=FOLDER"
+    own = "data.path=FOLDER" if repository.kind == "dataset" else "./FOLDER"
+    own = "model=local model.path=FOLDER" if repository.asked_by.startswith("model=") else own
     state = f" and the cache lacks it ({lacks})" if lacks else ""
     return (
         f"{repository.asked_by} needs {repository.name}, but {reason}{state}; where the hub can be reached run "

@@ -17,7 +17,10 @@ CHANCE = 0.5
 ALPHA = 0.05
 RANDOM_HEADS = 0.05  # a share of random heads that do as well, from which a head is not known to be trained
 LENGTH_ONLY = 0.9  # rank correlation of score and length above which nothing else is left to score
+FEWEST = 8  # texts of different scores or lengths below which a rank correlation is near 1 by chance
 BATCH = 32
+ALONE = 4  # texts that are scored without a batch, too
+ACCURACY = "accuracy"
 ROUNDING = {"float16": 1e-2, "bfloat16": 5e-2}  # how far the same score may be off in a batch of another size
 
 
@@ -42,14 +45,22 @@ class RewardCheck:
     findings: tuple[Finding, ...]
 
     @property
+    def outcome(self) -> str:
+        """BLOCK if a finding is bad; INCONCLUSIVE if the pairs do not tell whether it orders them as people did."""
+        if any(one.fine is False for one in self.findings):
+            return "BLOCK"
+        told = all(one.fine is not None for one in self.findings if one.name == ACCURACY)
+        return "PASS" if told else "INCONCLUSIVE"
+
+    @property
     def usable(self) -> bool:
-        """Whether a policy can be trained with it."""
-        return all(one.fine is not False for one in self.findings)
+        """Whether it is known that a policy can be trained with it."""
+        return self.outcome == "PASS"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; None for what no pair tells."""
         told = {key: None if value != value else value for key, value in asdict(self).items()}
-        return {**told, "usable": self.usable}
+        return {**told, "usable": self.usable, "outcome": self.outcome}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +106,11 @@ def load(path: str, folder: Path) -> Loaded:
     finite = all(bool(torch.isfinite(one).all()) for one in model.parameters())
     random = f"no weights for {', '.join(missing[:3])}, which are random"
     findings = (
-        Finding(name="labels", fine=labels == 1, said=f"{labels} labels; expected 1, the score"),
+        Finding(
+            name="labels",
+            fine=labels == 1,
+            said="one label, the score" if labels == 1 else f"{labels} labels; expected 1, the score",
+        ),
         Finding(name="head", fine=not missing, said=random if missing else "all weights are in its files"),
         Finding(name="finite", fine=finite, said="weights are finite" if finite else "weights hold NaN or infinities"),
         Finding(name="padding", fine=pads, said=f"pad token {pad}" if pads else "no pad token, so padding is read"),
@@ -120,29 +135,35 @@ def load(path: str, folder: Path) -> Loaded:
 def check(path: str, loaded: Loaded, chosen: Sequence[str], rejected: Sequence[str]) -> RewardCheck:
     """All findings on these pairs of whole texts (prompt and answer); without pairs, only those on its files."""
     if not chosen:
-        none = {"accuracy": math.nan, "low": math.nan, "high": math.nan}
-        return RewardCheck(path=path, pairs=0, **none, findings=loaded.findings)
-
+        return _unranked(path, 0, loaded.findings)
     one_by_one = not next(one for one in loaded.findings if one.name == "padding").fine
     size = 1 if one_by_one else BATCH
     (better, read), (worse, others) = (_scored(loaded, texts, size) for texts in (chosen, rejected))
     scores = np.array([*better, *worse])
+    if wrong := int(np.sum(~np.isfinite(scores))):
+        said = f"{wrong} of {len(scores)} scores are NaN or infinite"
+        return _unranked(path, len(chosen), (*loaded.findings, Finding(name=ACCURACY, fine=False, said=said)))
     constant = bool(np.all(better == worse)) or float(np.ptp(scores)) <= 1e-6 * max(1.0, float(np.abs(scores).max()))
     tokens = [loaded.tokens(texts) for texts in (chosen, rejected)]
     order = _order(better, worse, tokens)
     trained = () if constant or read is None or others is None else (_trained(loaded.head.weights, read, others),)
-    alone, _ = _scored(loaded, chosen[:4], 1)
+    padded = np.argsort([len(ids) for ids in tokens[0][:size]], kind="stable")[:ALONE]  # the shortest of a batch
+    alone, _ = _scored(loaded, [chosen[at] for at in padded], 1)
     lengths = ([len(text) for text in (*chosen, *rejected)], [len(ids) for one in tokens for ids in one])
     findings = (
         *loaded.findings,
-        _accuracy(order, len(chosen), constant=constant, trained=all(one.fine for one in trained)),
+        _alike(tokens) or _accuracy(order, len(chosen), constant=constant, trained=all(one.fine for one in trained)),
         *trained,
         _length(scores, lengths, constant=constant),
-        _batch(alone, better[:4], loaded.rounding),
+        _batch(alone, better[padded], loaded.rounding, float(scores.std())),
         Finding(name="scale", fine=None, said=f"scores {scores.mean():.3g} ± {scores.std():.3g}"),
     )
     found = {"accuracy": order.accuracy, "low": order.low, "high": order.high}
     return RewardCheck(path=path, pairs=len(chosen), **found, findings=findings)
+
+
+def _unranked(path: str, pairs: int, findings: tuple[Finding, ...]) -> RewardCheck:
+    return RewardCheck(path=path, pairs=pairs, accuracy=math.nan, low=math.nan, high=math.nan, findings=findings)
 
 
 def _order(better: np.ndarray, worse: np.ndarray, tokens: Sequence[Sequence[Sequence[int]]]) -> Order:
@@ -155,21 +176,30 @@ def _order(better: np.ndarray, worse: np.ndarray, tokens: Sequence[Sequence[Sequ
     return Order(accuracy=accuracy, low=low, high=high, telling=telling)
 
 
+def _alike(tokens: Sequence[Sequence[Sequence[int]]]) -> Finding | None:
+    """That the model is shown no difference within any pair, so that its scores tell nothing of it."""
+    if any(better != worse for better, worse in zip(*tokens, strict=True)):
+        return None
+    most = max(len(ids) for one in tokens for ids in one)
+    said = f"both answers of each pair are the same {most} tokens or fewer, whole or cut: nothing to rank"
+    return Finding(name=ACCURACY, fine=None, said=said)
+
+
 def _accuracy(order: Order, pairs: int, *, constant: bool, trained: bool) -> Finding:
     if constant:
-        return Finding(name="accuracy", fine=False, said="every text has the same score")
+        return Finding(name=ACCURACY, fine=False, said="every text has the same score")
     limits = f"[{100 * order.low:.0f}, {100 * order.high:.0f}]"
     said = f"{100 * order.accuracy:.0f} % of {pairs} pairs ranked correctly {limits}"
     if order.telling < pairs - 1:
         said += f"; texts so alike tell as much as {order.telling:.0f} independent pairs"
     if order.low > CHANCE:
-        return Finding(name="accuracy", fine=True, said=said)
+        return Finding(name=ACCURACY, fine=True, said=said)
     if order.high < CHANCE:
         said += ": worse than chance" + (", as if the preferences were reversed" if trained else "")
-        return Finding(name="accuracy", fine=False, said=said)
+        return Finding(name=ACCURACY, fine=False, said=said)
     if interval(1.0, order.telling, ALPHA)[0] <= CHANCE:
-        return Finding(name="accuracy", fine=None, said=f"{said}: too few to tell any model from chance")
-    return Finding(name="accuracy", fine=False, said=f"{said}: no better than chance")
+        return Finding(name=ACCURACY, fine=None, said=f"{said}: too few to tell any model from chance")
+    return Finding(name=ACCURACY, fine=False, said=f"{said}: no better than chance")
 
 
 def _trained(weights: np.ndarray, better: np.ndarray, worse: np.ndarray) -> Finding:
@@ -186,12 +216,15 @@ def _length(scores: np.ndarray, lengths: Sequence[Sequence[int]], *, constant: b
     found = [0.0 if constant or np.ptp(one) == 0 else float(spearmanr(scores, one).statistic) for one in lengths]
     most = max(found, key=abs)
     fine = abs(most) < LENGTH_ONLY
+    if len(set(zip(scores, *lengths, strict=True))) < FEWEST:
+        return Finding(name="length", fine=None, said="too few different texts to tell whether it scores the length")
     said = f"rank correlation of score and length {most:+.2f}"
     return Finding(name="length", fine=fine, said=said if fine else f"{said}: it scores the length and nothing else")
 
 
-def _batch(alone: np.ndarray, together: np.ndarray, rounding: float) -> Finding:
-    if np.allclose(alone, together, rtol=rounding, atol=rounding):
+def _batch(alone: np.ndarray, together: np.ndarray, rounding: float, spread: float) -> Finding:
+    """`spread`: of the scores, which may be tiny or huge."""
+    if np.allclose(alone, together, rtol=rounding, atol=rounding * spread):
         return Finding(name="batch", fine=True, said="the same score alone and in a batch")
     return Finding(name="batch", fine=False, said="a different score alone than in a batch: padding is read")
 

@@ -23,7 +23,7 @@ def reward_folder(path: str) -> Path:
                 f"algo.reward.path={path} lacks {', '.join(lacks)}; expected a sequence classifier's folder"
             )
         return folder
-    if path.startswith((".", "/", "~")):
+    if path.startswith((".", "/", "~")) or path.count("/") > 1:
         raise SetupError(f"algo.reward.path={path} is not a folder; expected one with a sequence classifier")
     return locate(
         Repository(

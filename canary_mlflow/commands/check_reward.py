@@ -21,8 +21,8 @@ def check_reward(ctx: click.Context, path: str, data: str, rows: int, as_json: b
 
     It reports on the score head, pad token and weights; how many pairs the model orders as people did, with an interval
     that does not count alike texts twice; whether a random head would do as well; whether it scores only the length;
-    whether a text gets the same score alone and in a batch. It ends with 1 if the model is not usable. --data is the
-    embedded data, or a JSONL file with prompt, chosen and rejected.
+    whether a text gets the same score alone and in a batch. It ends with 1 if the model is not usable, with 3 if the
+    pairs do not tell. --data is the embedded data, or a JSONL file with prompt, chosen and rejected, each a text.
     """
     words = [sys.executable, "-m", "training.check_reward", path, f"--data={data}", f"--rows={rows}"]
     ctx.exit(subprocess.run([*words, *(["--json"] if as_json else [])], check=False).returncode)

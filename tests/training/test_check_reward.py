@@ -4,9 +4,10 @@ many of each kind are told apart: benchmarks/reward_models.py."""
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from training.alike_pairs import independent, interval
 from training.check_reward import pairs_of_data
 from training.datasets import embedded
 from training.errors import SetupError
-from training.reward_checks import load
+from training.reward_checks import Finding, Loaded, check, load
 from training.reward_model import reward_folder
 from training.score_heads import untrained
 
@@ -108,7 +109,9 @@ def test_too_few_pairs_to_tell_any_model_from_chance_decide_nothing(good: str, t
     row = embedded.make_row(0)
     pair = {"prompt": row.prompt, "chosen": row.chosen, "rejected": row.rejected}
     (tmp_path / "one.jsonl").write_text(f"{json.dumps(pair)}\n" * 20)
-    _, found = checked(good, "--data", str(tmp_path / "one.jsonl"))
+    code, found = checked(good, "--data", str(tmp_path / "one.jsonl"))
+    assert (code, found["outcome"], found["usable"]) == (3, "INCONCLUSIVE", False)
+    assert found["length"]["fine"] is None  # two texts are always ordered by their length
     assert found["accuracy"]["fine"] is None
     assert found["accuracy"]["said"].endswith("too few to tell any model from chance")
 
@@ -147,6 +150,62 @@ def test_data_that_are_no_pairs_are_one_line(tmp_path: Path) -> None:
         pairs_of_data(str(tmp_path / "data.jsonl"), 8)
     (tmp_path / "data.jsonl").write_text('{"chosen": "a", "rejected": "b"}\n')
     assert pairs_of_data(str(tmp_path / "data.jsonl"), 8) == (["a"], ["b"])
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"prompt": "a", "chosen": "b"}, "line 2: no rejected; expected preferences"),
+        ({"chosen": "b", "rejected": None}, "line 2: rejected is a null"),
+        ({"chosen": "b", "rejected": 5}, "line 2: rejected is a number"),
+        ({"chosen": [{"role": "assistant", "content": "b"}], "rejected": "c"}, "line 2: chosen is a list"),
+        ({"prompt": "a", "chosen": "b", "rejected": " "}, "line 2: rejected is empty"),
+        (["b", "c"], "line 2: a list"),
+    ],
+)
+def test_what_is_no_text_is_not_scored_as_one(tmp_path: Path, row: object, words: str) -> None:
+    data = tmp_path / "data.jsonl"
+    data.write_text(f'{{"chosen": "a", "rejected": "b"}}\n{json.dumps(row)}\n')
+    with pytest.raises(UsageError, match=words):
+        pairs_of_data(str(data), 8)
+
+
+class Scored:
+    """A classifier's scores of texts: what it makes of each alone, and of each in a batch."""
+
+    def __init__(self, alone: Callable[[str], float], batched: Callable[[str], float] | None = None) -> None:
+        self.alone, self.batched = alone, batched or alone
+
+    def loaded(self, most: int = 99) -> Loaded:
+        def score(texts: Sequence[str]) -> tuple[np.ndarray, None]:
+            return np.array([(self.alone if len(texts) == 1 else self.batched)(text) for text in texts]), None
+
+        padding = Finding(name="padding", fine=True, said="")
+        return Loaded(score=score, tokens=lambda texts: [[ord(one) for one in text[:most]] for text in texts],
+                      head=None, rounding=1e-4, findings=(padding,))  # type: ignore[arg-type]  # fmt: skip
+
+
+PAIRS = ([f"text {at} is good {'!' * (at % 9)}" for at in range(40)],
+         [f"text {at} is bad {'?' * (at % 7)}" for at in range(40)])  # fmt: skip
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_padding_that_is_read_shows_whatever_the_scale_of_the_scores(scale: float) -> None:
+    def exact(text: str) -> float:
+        return scale * (sum(map(ord, text)) % 97)
+
+    fine = check("m", Scored(exact).loaded(), *PAIRS)
+    off = check("m", Scored(exact, lambda text: 1.3 * exact(text)).loaded(), *PAIRS)
+    said = [next(each.fine for each in one.findings if each.name == "batch") for one in (fine, off)]
+    assert said == [True, False]
+
+
+def test_scores_that_are_no_numbers_block_and_pairs_that_are_cut_alike_tell_nothing() -> None:
+    broken = check("m", Scored(lambda text: math.nan).loaded(), *PAIRS)
+    assert (broken.outcome, broken.findings[-1].said) == ("BLOCK", "80 of 80 scores are NaN or infinite")
+    cut = check("m", Scored(lambda text: float(sum(map(ord, text[:7])))).loaded(most=7), *PAIRS)
+    assert cut.outcome == "INCONCLUSIVE", cut
+    assert "the same 7 tokens or fewer, whole or cut: nothing to rank" in str(cut.findings)
 
 
 def test_the_command_ends_with_1_for_a_model_without_a_head(tmp_path: Path) -> None:
