@@ -15,7 +15,7 @@ from gates.model.records import Run, Version
 from gates.model.sides import baseline_side, candidate_side, facts, obstacles, planned
 from gates.model.verdict import Check, Difference, Outcome, ReasonCode, Verdict
 from gates.notes import notes, of_checks, unsaid
-from gates.root_causes import root_causes
+from gates.root_causes import COSTS, root_causes
 
 
 def judge(
@@ -50,7 +50,8 @@ def judge(
     checks += metrics
     outcome, code, reason = decide(policy, checks)
     works = ([run.facts for run in side.evidence] for side in (left, right))
-    work = work_note(*works, explained=outcome is Outcome.PASS)
+    units = set() if outcome is Outcome.PASS else harmed(policy, checks, outcome, right.runs)
+    work = work_note(*works, explained=units.isdisjoint(COSTS))
     return Verdict(
         model=candidate.model,
         candidate_version=candidate.version,
@@ -67,9 +68,7 @@ def judge(
         look=look,
         planned_runs=planned(right.evidence),
         compared=compared,
-        causes=tuple(root_causes(left.evidence, right.runs, harmed(policy, checks, outcome, right.runs)))
-        if alike and outcome is not Outcome.PASS
-        else (),
+        causes=tuple(root_causes(left.evidence, right.runs, units)) if alike and outcome is not Outcome.PASS else (),
         notes=(*slips, *notes(policy, left, right, pairs), *of_checks(checks), *filter(None, [work])),
     )
 

@@ -29,6 +29,7 @@ FURTHER = 1.5  # times the KL; unchanged sessions of GRPO and RLOO stay within 1
 COLLAPSED = 0.7  # share of the baseline's entropy; no two unchanged sessions differ as much (root_cause.py --campaign)
 ASTRAY = 2.0  # times what the layers moved in the median, which seeds alone do not come near
 UNITS = {"time": {"s", "kernels", "tokens/s"}, "memory": {"MiB", "MiB/step"}}
+COSTS = frozenset().union(*UNITS.values())
 PARTS = ("data_wait", "time_forward", "time_backward", "time_optimizer")
 PARTS_OF_ITERATION = ("time_generate", "time_reward", "time_score", "time_update")
 NAMES = {

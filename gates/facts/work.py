@@ -142,8 +142,8 @@ def _short(value: str | None) -> str:
 
 
 def work_note(before: Sequence[Mapping[str, str]], now: Sequence[Mapping[str, str]], *, explained: bool) -> str:
-    """A sentence on the work of both sides; '' if it is not known. `explained`: the verdict is a PASS, so equal work
-    needs no sentence."""
+    """A sentence on the work of both sides; '' if it is not known. `explained`: no time and no memory decided the
+    verdict, so equal work needs no sentence."""
     pairs = [(here, there) for here in before for there in now if compare_work(here, there).kind]
     if not pairs:
         return ""

@@ -377,6 +377,21 @@ def test_time_that_no_check_is_about_is_named_last(harmed: set[str], first: str)
     assert set(found) == {"time.data_wait", "data.contradicts"}
 
 
+@pytest.mark.parametrize(("change", "asked"), [(slower("data_wait", 60e-3), True), (contradicts, False)])
+def test_equal_work_is_a_note_only_where_a_step_costs_more(
+    change: Callable[[dict[str, np.ndarray]], None], asked: bool
+) -> None:
+    """Elsewhere *look at Python, data loading, kernels and clocks* would be wrong advice."""
+    work = {"work.status": "counted", "work.fixture": "f", "work.sequence": "s", "work.shapes": "a"}
+    before, now = sides(change)
+    before = [replace(one, facts=work, run_id=f"before {at}") for at, one in enumerate(before)]
+    now = [replace(one, facts=work, learned=asked) for one in now]
+    versions = [Version(model="m", version=str(at), runs=tuple(side)) for at, side in enumerate((before, now))]
+    verdict = judge(load_policy("smoke"), *versions)
+    assert verdict.outcome is Outcome.BLOCK
+    assert any("no operation explains it" in note for note in verdict.notes) is asked, verdict.notes
+
+
 def test_a_verdict_carries_them_and_a_pass_none() -> None:
     before, now = sides(slower("data_wait", 60e-3))
     policy = load_policy("smoke")
