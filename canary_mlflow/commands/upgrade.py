@@ -24,7 +24,10 @@ MINUTES_A_PROBE = 1.5  # an environment from a warm cache, and a few steps
 @click.option("--command", metavar="COMMAND", help="Your own training, with CanaryCallback in it.")
 @click.option("--no-bisect", is_flag=True, help="Only compare both ends; do not look for the package.")
 @click.option("--work", default=".canary-upgrade", show_default=True, metavar="DIR", help="Where results are kept.")
-@click.option("--timeout", "minutes", default=30.0, show_default=True, metavar="MINUTES", help="For one training.")
+@click.option(
+    "--timeout", "minutes", default=30.0, show_default=True, metavar="MINUTES", type=click.FloatRange(0, min_open=True),
+    help="For one training.",
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Say what would move, with how many environments and minutes.")
 @click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout; the report goes to stderr.")
 @click.pass_context

@@ -35,6 +35,8 @@ ATTEMPT = "attempt-"
 FEWEST_STEPS = 3
 NO_ROOM = ("No space left on device", "Disk quota exceeded", "database or disk is full")
 """What a training says that fails for the disk, not for its packages."""
+MISUSED = f"exit code {UsageError.exit_code}: canary: "
+"""How the end of a canary begins that refuses what it was given, such as another algorithm."""
 STOPPED = tuple(128 + each for each in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
 """Exit codes of what somebody stopped, as a machine that shuts down does: that tells nothing of packages."""
 SAYS_STOPPED = ("KeyboardInterrupt", "exit code 4: canary: stopped by", "exit code 4: canary: interrupted")
@@ -173,7 +175,7 @@ class Prober:
 
 
 def words_of(command: str) -> list[str]:
-    """A command's words. Raises UsageError for what no shell would take, or a program that is not there."""
+    """A command's words. Raises UsageError for what no shell would take, or a program or script that is not there."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -182,6 +184,8 @@ def words_of(command: str) -> list[str]:
         raise UsageError("--command: found nothing; expected a command, such as 'python my_train.py'")
     if words[0] not in PYTHON and shutil.which(words[0]) is None:
         raise UsageError(f"--command {command}: no program {words[0]!r} here; expected one that is on the path")
+    if words[0] in PYTHON and len(words) > 1 and words[1].endswith(".py") and not Path(words[1]).is_file():
+        raise UsageError(f"--command {command}: {words[1]} is no file; expected a script, seen from here")
     return words
 
 

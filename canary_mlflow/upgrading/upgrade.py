@@ -12,12 +12,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from canary_mlflow.errors import UsageError
 from canary_mlflow.upgrading import environments, old_defaults, orphans
 from canary_mlflow.upgrading.accounts import COSTS, REPEATS
 from canary_mlflow.upgrading.bisecting import Answer, first_bad, smallest
 from canary_mlflow.upgrading.judging import CRASH, Finding, compare
 from canary_mlflow.upgrading.pins import Change, Pins, Unresolvable, lock, moved
-from canary_mlflow.upgrading.probing import Probe, Prober
+from canary_mlflow.upgrading.probing import MISUSED, Probe, Prober
 from canary_mlflow.upgrading.uv import Unbuildable, pip_environment
 from gates.facts.exact import bare
 from gates.model.sides import ABSENT
@@ -240,6 +241,8 @@ class Trial:
         finding = compare(self.baseline, self.baseline)  # a command that fails or records nothing need not go on
         if finding.open:  # tried again the next time: whoever reads this mends something
             self.prober.forget(self.plan.before)
+            if (said := self.baseline[0].ended).startswith(MISUSED):
+                raise UsageError(said.removeprefix(MISUSED))
         else:
             finding = self.confirmed(self.judged(self.plan.now, "the packages asked for"))
         result = Upgrade(outcome=outcome_of(finding), changes=tuple(self.plan.changes), finding=finding)

@@ -123,7 +123,8 @@ def test_wrong_use_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert f"{file}: no such file; expected requirements.txt" in said("--to", file, code=2).stderr
     assert f"{tmp_path}: not a file" in said("--to", str(tmp_path), code=2).stderr
     assert "found --command and 'algo=sft'" in said("--to", "trl==1.0", "--command", "true", "algo=sft", code=2).stderr
-    for command, words in (("", "expected a command"), ("python 'x", "No closing quotation"), ("nope x", "no program")):
+    for command, words in (("", "expected a command"), ("python 'x", "No closing quotation"), ("nope x", "no program"),
+                           ("python nope.py", "nope.py is no file")):  # fmt: skip
         assert words in said("--to", "trl==1.0", "--command", command, code=2).stderr
     monkeypatch.setattr(uv.sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -330,6 +331,15 @@ def test_a_failure_of_the_present_packages_is_not_kept(tmp_path: Path, monkeypat
     script.write_text("raise OSError(28, 'No space left on device')")
     with pytest.raises(CanaryError, match="found no room"):
         Trial(plan=plan, prober=Prober(command=f"python {script}", work=tmp_path / "work"), say=print).carry_out()
+
+
+def test_a_canary_that_refuses_what_it_was_given_is_wrong_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("canary_mlflow.upgrading.probing.build", lambda made: Path(sys.executable))
+    monkeypatch.setenv("CANARY_ENVIRONMENTS", str(tmp_path / "none"))
+    prober = Prober(command=canary_command(("algo=nope",)), work=tmp_path / "work")
+    plan = Plan(before={"trl": "1"}, now={"trl": "2"})
+    with pytest.raises(UsageError, match=r"^unknown algo 'nope'; expected one of dpo"):
+        Trial(plan=plan, prober=prober, say=print).carry_out()
 
 
 def test_what_an_interrupted_attempt_left_running_does_not_count(
