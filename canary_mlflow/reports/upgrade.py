@@ -23,6 +23,9 @@ def lines(found: Upgrade) -> Iterator[str]:
         yield f"  and {len(found.finding.symptoms) - SHOWN} more"
     if found.culprit is not None:
         yield f"  {explained(found.culprit)}"
+        if rest := found.culprit.unexplained:
+            more = f"; and {len(rest) - SHOWN} more" if len(rest) > SHOWN else ""
+            yield f"  Not with that alone, so that another package has a part in it: {'; '.join(rest[:SHOWN])}{more}."
     yield from _defaults(found.defaults)
     flipped = {default.key for default in found.defaults}
     shown = [one for one in other_facts(found.finding) if not one.decides and one.key not in flipped]

@@ -55,7 +55,8 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Culprit:
-    """The packages that explain what blocks; of a single one its first bad release, and a later one that is fine."""
+    """The packages that explain what blocks; of a single one its first bad release, and a later one that is fine.
+    `unexplained`: what blocks with all packages and not with these alone, so that another has a part in it."""
 
     packages: tuple[Change, ...]
     release: str = ""
@@ -63,6 +64,7 @@ class Culprit:
     fixed_in: str = ""
     skipped: tuple[str, ...] = ()  # releases between that could not be tried
     needs: tuple[Change, ...] = ()  # what cannot stay where it was when these move
+    unexplained: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,9 +269,19 @@ class Trial:
         packages = smallest(order, test)
         names = {one.name for one in packages}
         needs = self.needed(names, self.set_of(packages)) if len(packages) < len(order) else []
-        found = Culprit(packages=tuple(packages), needs=tuple(needs))
+        found = Culprit(packages=tuple(packages), needs=tuple(needs), unexplained=self.unexplained(packages, finding))
         single = len(packages) == 1 and packages[0].before and packages[0].now
         return self.release(found, finding) if single and releases else found
+
+    def unexplained(self, packages: Sequence[Change], finding: Finding) -> tuple[str, ...]:
+        """The symptoms that these packages alone do not show; none where they are all that move."""
+        if len(packages) == len(self.order):
+            return ()
+        alone = self.finding(packages, listed(packages), finding)
+        if isinstance(alone, str) or any(one.key.startswith(CRASH) for one in alone.symptoms):  # nothing came after it
+            return ()
+        shown = {one.key for one in alone.symptoms}
+        return tuple(one.said for one in finding.symptoms if one.key not in shown)
 
     def answer(self, found: Finding | str, wanted: Finding) -> Answer:
         """BAD where it has a symptom of the candidate's; a failure of another kind says nothing."""

@@ -495,6 +495,29 @@ def test_what_seems_to_cost_more_is_repeated_until_that_is_known() -> None:
     assert upgraded(10.5) == ([], 2)
 
 
+def test_what_one_of_two_culprits_does_not_show_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`trl explains it` alone would leave peft in the upgrade."""
+    monkeypatch.setattr("canary_mlflow.upgrading.upgrade.lock", lambda exact, names, preferred: {**preferred, **exact})
+    monkeypatch.setattr("canary_mlflow.upgrading.upgrade.known_releases", lambda package: ["2", "1"])
+
+    class Two(Trial):
+        def probe(self, pins: Mapping[str, str], what: str, prober: object = None, repeat: int = 0) -> Probe:
+            self.tried.append(
+                {"what": what, "key": what, "seconds": 1.0, "known": False, "built": False, "building": 0.0}
+            )
+            return trained(4.0 if pins["trl"] == "2" else 1.0, parameters_trainable="8" if pins["peft"] == "2" else "9")
+
+    def told(peft: str) -> list[str]:
+        plan = Plan(before={"trl": "1", "peft": "1", "tqdm": "1"}, now={"trl": "2", "peft": peft, "tqdm": "2"})
+        trial = Two(plan=plan, prober=Prober(command="", work=Path()), say=print)
+        culprit = trial.carry_out().culprit
+        assert culprit is not None
+        return [str(one) for one in culprit.packages] + [*culprit.unexplained]
+
+    assert told("2") == ["peft 1 → 2", "first loss 1 → 4 (4 times) in seed 0"]
+    assert told("1") == ["trl 1 → 2"]
+
+
 @pytest.mark.parametrize("other", ["loss", "crash"])
 def test_what_a_training_shows_now_and_then_is_laid_on_no_package(other: str) -> None:
     class Now(Trial):
