@@ -119,6 +119,11 @@ def forces_cache(trainer: Any) -> None:
     trainer.model.forward = lambda *given, **named: forward(*given, **{**named, "use_cache": True})
 
 
+def many_at_once(trainer: Any) -> None:
+    for group in trainer.optimizer.param_groups:
+        group |= {"fused": False, "foreach": True}
+
+
 def lora(rank: int, *layers: str) -> dict[str, Any]:
     return {"peft_config": LoraConfig(r=rank, target_modules=list(layers or ("query_key_value",)))}
 
@@ -157,6 +162,8 @@ ROWS = {
     "LoRA of twice the rank": Row(before=lora(4), now=lora(8), said=(SHAPES, "flops +")),
     "longer padding": Row(now={"pad_to_multiple_of": 64}, said=(SHAPES, "flops +", "traffic +")),
     "optimizer in a loop": Row(now={"optim": "adamw_torch"}, said=("the optimizer's step: 6 → ", "tensors +")),
+    "optimizer of many tensors at once": Row(before={"optim": "adamw_torch"}, now={"optim": "adamw_torch"},
+                                             is_now=many_at_once, said=("the optimizer's step: ", "tensors -")),
     "activations offloaded": Row(is_now=offloads, said=("clone: ", "traffic +")),
     "use_cache, which training ignores": Row(is_now=caches),
     "use_cache, forced": Row(kind="causal", is_now=forces_cache, said=("cat: 4 more", "traffic +")),
