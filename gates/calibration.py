@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import chdtri
+import scipy
 
 from gates.evidence.comparability import incomparable
 from gates.evidence.plausibility import implausible
@@ -116,7 +116,7 @@ def _variance(harms: Values) -> float:
 
 def uncertainty(df: int) -> float:
     """By what factor the true spread may exceed the measured one, with confidence UPPER (chi-square: normal runs)."""
-    return math.sqrt(df / float(chdtri(df, UPPER)))
+    return math.sqrt(df / float(scipy.special.chdtri(df, UPPER)))
 
 
 def resolvable(margin: float, k: int = 5, m: int = 3) -> float:

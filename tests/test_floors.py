@@ -111,3 +111,10 @@ def test_nothing_slow_is_loaded() -> None:
     probe += f"    print(name, *sorted({SLOW!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == list(LIGHT)
+
+
+def test_what_a_session_loads_before_its_runs_brings_no_part_of_scipy() -> None:
+    """A fifth of a second of each session, before its first run can begin to load."""
+    code = "import sys, training.ahead; print([name for name in sys.modules if name.startswith('scipy.special')])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

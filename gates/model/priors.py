@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
-from scipy.special import digamma, polygamma
+import scipy
 
 from gates.model.fields import number, one_of
 
@@ -46,13 +46,13 @@ def fit_prior(variances: Sequence[float], dfs: Sequence[float]) -> tuple[float, 
     Moments of the log variances (limma's fitFDist); needs at least two, all above zero.
     """
     half = np.asarray(dfs) / 2
-    e = np.log(variances) - digamma(half) + np.log(half)
-    excess = float(np.var(e, ddof=1) - np.mean(polygamma(1, half)))
+    e = np.log(variances) - scipy.special.digamma(half) + np.log(half)
+    excess = float(np.var(e, ddof=1) - np.mean(scipy.special.polygamma(1, half)))
     if excess <= 0:
         # All groups share one variance: the mean, weighted by degrees of freedom, estimates it best.
         return float(np.average(variances, weights=half)), math.inf
     prior_df = 2 * _inverse_trigamma(excess)
-    return float(np.exp(np.mean(e) + digamma(prior_df / 2) - np.log(prior_df / 2))), prior_df
+    return float(np.exp(np.mean(e) + scipy.special.digamma(prior_df / 2) - np.log(prior_df / 2))), prior_df
 
 
 def learn_prior(variances: Sequence[float], dfs: Sequence[float]) -> Prior | None:
@@ -73,8 +73,6 @@ def learn_prior(variances: Sequence[float], dfs: Sequence[float]) -> Prior | Non
 
 def _inverse_trigamma(value: float) -> float:
     """x with trigamma(x) = value > 0; to first order where x is far from 1."""
-    from scipy.optimize import brentq  # takes a tenth of a second to load, and no judgement needs it
-
     if not 1e-6 < value < 1e7:
         return max(1 / value, 1 / math.sqrt(value))
-    return float(brentq(lambda x: polygamma(1, x) - value, 1e-4, 1e7))
+    return float(scipy.optimize.brentq(lambda x: scipy.special.polygamma(1, x) - value, 1e-4, 1e7))

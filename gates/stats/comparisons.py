@@ -13,8 +13,8 @@ from itertools import combinations, combinations_with_replacement, product
 from statistics import fmean, median
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from gates.model.priors import Prior
 
@@ -152,9 +152,9 @@ class Comparison:
         sides = 2.0 if self.design.two_sided else 1.0
         p = 1.0
         if by_means > self.margin:
-            p = sides * float(stdtr(self.spread.df, -by_means / self.error(self.spread))) / BY_MEANS
+            p = sides * float(scipy.special.stdtr(self.spread.df, -by_means / self.error(self.spread))) / BY_MEANS
         if by_median > self.margin:
-            p = min(p, sides * float(ndtr(-by_median / self.doubted_error)) / BY_MEDIAN)
+            p = min(p, sides * float(scipy.special.ndtr(-by_median / self.doubted_error)) / BY_MEDIAN)
         return min(1.0, p)
 
     @property
@@ -168,19 +168,19 @@ class Comparison:
         """How often a difference this small is seen if the true harm equals the margin."""
         sides = 2.0 if self.design.two_sided else 1.0
         distance = self.margin - self.harms[0]
-        return min(1.0, max(sides * float(stdtr(df, -distance / error)) for error, df in self._ways()))
+        return min(1.0, max(sides * float(scipy.special.stdtr(df, -distance / error)) for error, df in self._ways()))
 
     def interval(self, alpha: float) -> tuple[float, float]:
         """Confidence interval of the difference that lies inside the margin exactly when p_noninferior <= alpha."""
         tail = alpha / 2 if self.design.two_sided else alpha
-        half = max(float(stdtrit(df, 1 - tail)) * error for error, df in self._ways())
+        half = max(float(scipy.special.stdtrit(df, 1 - tail)) * error for error, df in self._ways())
         return self.difference - half, self.difference + half
 
     def least_harms(self, alpha: float) -> tuple[float, float]:
         """The smallest difference of the means that blocks at level `alpha`, and the smallest typical difference."""
         tail = alpha / 2 if self.design.two_sided else alpha
-        by_means = float(stdtrit(self.spread.df, 1 - BY_MEANS * tail)) * self.error(self.spread)
-        by_median = float(ndtri(1 - BY_MEDIAN * tail)) * self.doubted_error
+        by_means = float(scipy.special.stdtrit(self.spread.df, 1 - BY_MEANS * tail)) * self.error(self.spread)
+        by_median = float(scipy.special.ndtri(1 - BY_MEDIAN * tail)) * self.doubted_error
         return max(self.margin, by_means), max(self.margin, by_median)
 
     def _ways(self) -> list[tuple[float, float]]:

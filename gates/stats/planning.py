@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from scipy.special import nctdtr, ndtr, stdtrit
+import scipy
 
 from gates.model.policy import Policy
 from gates.stats.comparisons import Comparison, Design, Spread
@@ -26,7 +26,7 @@ def pass_probability(found: Comparison, design: Design, truth: float, alpha: flo
     se, df = other.error(found.spread), _df(found, found.cautious, design)
     if df <= 0:
         return 0.0
-    limit = float(stdtrit(df, 1 - (alpha / 2 if design.two_sided else alpha)))
+    limit = float(scipy.special.stdtrit(df, 1 - (alpha / 2 if design.two_sided else alpha)))
     chance = upper_tail((found.margin - truth) / se, limit, df)
     if design.two_sided:
         chance += upper_tail((found.margin + truth) / se, limit, df) - 1
@@ -39,7 +39,7 @@ def block_probability(found: Comparison, design: Design, truth: float, alpha: fl
     if df <= 0:
         return 0.0
     other = replace(found, design=design, spread=replace(found.spread, df=df))
-    return float(ndtr((truth - min(other.least_harms(alpha))) / other.error(found.spread)))
+    return float(scipy.special.ndtr((truth - min(other.least_harms(alpha))) / other.error(found.spread)))
 
 
 def runs_needed(
@@ -74,7 +74,7 @@ def upper_tail(shift: float, limit: float, df: float) -> float:
     """P(T > limit) for a non-central t with `df` degrees of freedom and non-centrality `shift`."""
     if shift > _LARGEST_SHIFT or math.isinf(limit):
         return 1.0 if shift > limit else 0.0
-    return 1.0 - float(nctdtr(df, shift, limit))
+    return 1.0 - float(scipy.special.nctdtr(df, shift, limit))
 
 
 def _df(found: Comparison, spread: Spread, design: Design) -> float:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import ndtr, ndtri
+import scipy
 
 from gates.model.policy import Policy
 from gates.model.priors import Prior
@@ -43,12 +42,14 @@ class Chances:
 
     def block(self, truth: float) -> float:
         """Chance that the judge finds harm beyond the margin and blocks, when the true harm is `truth`."""
+        ndtr = scipy.special.ndtr
         upwards, downwards = ndtr((truth - self.above) / self.error), ndtr((-truth - self.below) / self.error)
         return float(np.mean(upwards + downwards)) if self.blocks else 0.0
 
     def passed(self, truth: float) -> float:
         """Chance that the judge rules out harm as large as the margin in every direction that counts, when the true
         harm is `truth`. A rule on IGNORE never does."""
+        ndtr = scipy.special.ndtr
         inside = ndtr((self.highest - truth) / self.error) - ndtr((self.lowest - truth) / self.error)
         return float(np.mean(np.maximum(inside, 0.0))) if self.rule.role is not Role.IGNORE else 0.0
 
@@ -56,7 +57,7 @@ class Chances:
     def smallest(self) -> float | None:
         """The smallest true harm that is blocked with probability POWER; None if so few runs never block."""
         most = float(self.above.max()) + 10 * self.error
-        return float(brentq(lambda harm: self.block(harm) - POWER, 0.0, most)) if self.blocks else None
+        return float(scipy.optimize.brentq(lambda harm: self.block(harm) - POWER, 0.0, most)) if self.blocks else None
 
     @property
     def unchanged(self) -> float:
@@ -101,7 +102,7 @@ def _normal_points(count: int, dimensions: int) -> Values:
     for _ in range(64):
         root = (1 + root) ** (1 / (dimensions + 1))
     steps = root ** -np.arange(1.0, dimensions + 1)
-    return np.asarray(ndtri((0.5 + np.outer(np.arange(1, count + 1), steps)) % 1.0))
+    return np.asarray(scipy.special.ndtri((0.5 + np.outer(np.arange(1, count + 1), steps)) % 1.0))
 
 
 def level(policy: Policy, rule: MetricRule) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtr, stdtrit
+import scipy
 
 from gates.model.records import Series
 from gates.model.rules import Scale
@@ -57,7 +57,8 @@ def band_of(rule: StreamRule, runs: Sequence[Series]) -> Band | None:
     half = _SMOOTH // 2
     padded = np.pad(spread**2, half, mode="edge")
     pooled = np.sqrt(np.convolve(padded, np.ones(_SMOOTH) / _SMOOTH, mode="valid"))
-    widened = pooled * float(stdtrit(len(runs) - 1, ndtr(1.0))) * math.sqrt(1 + 1 / len(runs))
+    times = float(scipy.special.stdtrit(len(runs) - 1, scipy.special.ndtr(1.0)))
+    widened = pooled * times * math.sqrt(1 + 1 / len(runs))
     least = 0.02 if rule.scale is Scale.LOG else max(float(np.median(pooled)), 1e-9)
     centre = np.median(scaled, axis=0)
     return Band(
