@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 
-AT_THE_END = ("jinja2",)
+AT_THE_END = ("matplotlib.figure",)
 """What the session's end needs, loaded while the runs' processes load as well: a core is free then, and later none may
 be busy, as runs are measured."""
 

@@ -36,17 +36,17 @@ def publish_study(client: MlflowClient, decision: Decision) -> None:
 
 def log_study(client: MlflowClient, decision: Decision, session: str) -> None:
     """Read the study, draw it and store it."""
-    from canary_mlflow.reports import html, svg
+    from canary_mlflow.reports import html, pictures
 
     study = study_of(client, subject_of(client, decision, session), every_chart=False)  # a second less
     study = replace(study, notes=[*study.notes, f"Pictures of every other series: canary report {session} --html FILE"])
-    drawn = {chart.slug: svg.svg(chart) for chart in study.charts if chart.curves}
+    drawn = {chart.slug: pictures.svg(chart) for chart in study.charts if chart.curves}
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "report.html").write_text(html.page(study, drawn), encoding="utf-8", errors="replace")
-        for slug, image in drawn.items():
+        for slug, svg in drawn.items():
             picture = Path(folder, "pictures", f"{slug}.svg")
             picture.parent.mkdir(exist_ok=True)
-            picture.write_text(image, encoding="utf-8", errors="replace")
+            picture.write_text(svg, encoding="utf-8", errors="replace")
         client.log_artifacts(session, folder)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from canary_mlflow.reports import figures, forest, layer_drift, profile, svg, wording
+from canary_mlflow.reports import figures, forest, layer_drift, pictures, profile, wording
 from canary_mlflow.reports.card import card_of
 from canary_mlflow.reports.charts import Chart
 from canary_mlflow.reports.decision import Decision
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 def render(study: Study) -> str:
-    """The whole page. Imports jinja2."""
-    return page(study, {chart.slug: svg.svg(chart) for chart in study.charts if chart.curves})
+    """The whole page. Imports matplotlib and jinja2."""
+    return page(study, {chart.slug: pictures.svg(chart) for chart in study.charts if chart.curves})
 
 
 def page(study: Study, drawn: Mapping[str, str]) -> str:
@@ -33,7 +33,7 @@ def page(study: Study, drawn: Mapping[str, str]) -> str:
     return template().render(
         study=study,
         decision=decision,
-        images={slug: as_address(image) for slug, image in drawn.items()},
+        images={slug: as_address(svg) for slug, svg in drawn.items()},
         judged=judged(decision, then="ledger" in study.origin) if decision is not None else {},
         fingerprint=fingerprint(study),
         profiled=profiled(study),
@@ -102,14 +102,14 @@ def profiled(study: Study) -> dict[str, Any]:
     if found is None:
         return {}
     sides = [("this one", found.profile), *([("the champion", found.champion)] if found.champion else [])]
-    drawn = [(name, as_address(image)) for name, side in sides if (image := profile.flame(side))]
-    grown = [(name, as_address(image)) for name, side in sides if (image := profile.memory(side))]
+    drawn = [(name, as_address(svg)) for name, side in sides if (svg := profile.flame(side))]
+    grown = [(name, as_address(svg)) for name, side in sides if (svg := profile.memory(side))]
     return {"found": found, "tables": list(profile.tables(found)), "flames": drawn, "memory": grown}
 
 
-def as_address(image: str) -> str:
+def as_address(svg: str) -> str:
     """A picture as a data: address: as an image, so that nothing in it can interfere with the page."""
-    return f"data:image/svg+xml;base64,{base64.b64encode(image.encode()).decode()}"
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
 def described(chart: Chart) -> str:

@@ -1,4 +1,4 @@
-"""A study's charts as PNG files, drawn by matplotlib."""
+"""A study's charts as pictures: PNG files, and SVG that follows the reader's light or dark setting."""
 
 from __future__ import annotations
 
@@ -23,8 +23,15 @@ SIZE = (6.4, 2.7)  # inches
 NAMED = 4  # runs that the legend names
 INK, SOFT, PAPER, WARN, BAD, BAND = "#1d1f24", "#5b616e", "#ffffff", "#855400", "#b3181d", "#5a6270"
 RUNS = ("#1f6feb", "#b35900", "#6b3fa1", "#0b6a84", "#11713a", "#a3195b", "#7a6a00", "#4a4f5a")
+DARK = {
+    INK: "#e8eaee", SOFT: "#a5acb8", PAPER: "#1b1e24", WARN: "#f3c065", BAD: "#ff8f8f", BAND: "#a5acb9",
+    **dict(zip(RUNS, ("#6aa5ff", "#f0a35a", "#c9a6f5", "#76d3ea", "#6fd99a", "#ff8fc0", "#d9c64a", "#b9bfca"),
+               strict=True)),
+}  # fmt: skip
 STYLES: Any = ("-", "--", ":", "-.")  # one for each series of a chart
 SETTINGS: Any = {  # Any: matplotlib's type lists every key there is
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "canary",  # the same picture from the same numbers
     "text.parse_math": False,  # a run may be called $x$
     "font.size": 9,
     "axes.titley": 1.0,  # fixed, because the search for free room above the axes takes a sixth of the time
@@ -38,10 +45,24 @@ def pictures(study: Study) -> Iterator[tuple[str, bytes]]:
     for chart in study.charts:
         if chart.curves:
             with drawn(chart) as figure:
-                yield f"{chart.slug}.png", saved(figure)
+                yield f"{chart.slug}.png", saved(figure, "png")
     if study.correlation.names:
         with settings():
-            yield "correlation.png", saved(heat(study.correlation))
+            yield "correlation.png", saved(heat(study.correlation), "png")
+
+
+def svg(chart: Chart) -> str:
+    """A chart as SVG in two sets of colours, from which the reader's browser chooses."""
+    with drawn(chart) as figure:
+        text = saved(figure, "svg").decode()
+    text = text[text.index("<svg") :]  # without the prolog
+    for number, colour in enumerate(DARK):
+        text = text.replace(colour, f"var(--c{number})")
+    light = "".join(f"--c{number}:{colour};" for number, colour in enumerate(DARK))
+    dark = "".join(f"--c{number}:{colour};" for number, colour in enumerate(DARK.values()))
+    style = f"<style>:root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}</style>"
+    head = text.index(">") + 1
+    return f"{text[:head]}{style}{text[head:]}"
 
 
 @contextmanager
@@ -165,8 +186,8 @@ def unique(names: Iterator[str]) -> Sequence[str]:
     return list(dict.fromkeys(names))
 
 
-def saved(figure: Figure) -> bytes:
-    """The figure as a file's bytes."""
+def saved(figure: Figure, kind: str) -> bytes:
+    """The figure as a file's bytes, without the date, so that the same numbers give the same file."""
     out = io.BytesIO()
-    figure.savefig(out, format="png", dpi=130)
+    figure.savefig(out, format=kind, dpi=130, metadata={"Date": None} if kind == "svg" else None)
     return out.getvalue()

@@ -200,7 +200,7 @@ def test_a_page_that_cannot_be_made_takes_no_verdict_back(
     def broken(*_: object) -> None:
         raise ArithmeticError("no such colour")
 
-    monkeypatch.setattr("canary_mlflow.reports.svg.svg", broken)
+    monkeypatch.setattr("canary_mlflow.reports.pictures.svg", broken)
     version = guarded.version()
     result = canary("gate", guarded.model, version, "--tracking-uri", guarded.uri)
     assert (result.exit_code, guarded.champion()) == (0, version)

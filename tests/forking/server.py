@@ -39,6 +39,7 @@ LATER = (
     "hydra_plugins.hydra_joblib_launcher.joblib_launcher",
     "hydra_plugins.hydra_submitit_launcher.submitit_launcher",
     "matplotlib.backends.backend_agg",
+    "matplotlib.backends.backend_svg",
     "matplotlib.figure",
     "mlflow.protos.internal_pb2",
     "mlflow.pyfunc",
