@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -32,17 +30,12 @@ log = logging.getLogger("canary_mlflow")
 NAME = "warnings.jsonl"
 FOUND = "canary.watch.found"  # the tag that carries warnings for the reports
 IN_TAG = 8  # number of warnings in the tag; all are in the file
-TOGETHER = 4
-"""Rows that are judged at once: in a training, the processor's caches hold nothing of the rules when the next row
-comes, so that one row takes nearly as long as four."""
-LONGEST = 0.25  # seconds in which rows wait for each other: those of slow steps are judged one by one
 _LEVELS = {"healthy": "healthy", "warned": "warned", "critical": "critical", "failed": "critical"}
 
 
 class Watching(Observer):
-    """Shows the closed rows to the watch, and passes on its warnings.
+    """Shows each closed row to the watch, and passes on its warnings.
 
-    Rows of quick steps wait for each other, a few at a time; one with a value that is not finite waits for nothing.
     `max_steps`: planned optimizer steps, which tell how many a stop has saved.
     """
 
@@ -56,8 +49,6 @@ class Watching(Observer):
         self._file = LineFile((setting.artifacts or setting.folder) / NAME)
         self._in_place = setting.artifacts is not None
         self._recorder: Recorder | None = None
-        self._waiting: list[tuple[int, Mapping[str, float]]] = []
-        self._looked = 0.0  # when rows were judged last
         self._notices = 0
         self._said_goes_on = False
         self.stop_requested = False  # whether training should end now
@@ -74,26 +65,16 @@ class Watching(Observer):
 
     def row_closed(self, step: int, row: Mapping[str, float]) -> None:
         if step > 0:  # 0: logged before training
-            self._waiting.append((step, row))
-            late = time.perf_counter() - self._looked > LONGEST
-            if late or len(self._waiting) >= TOGETHER or not math.isfinite(sum(row.values())):
-                self._look()
+            said = self.watch.observe(step, row)
+            if said or self.watch.notice_count > self._notices:
+                self._pass_on(said)
 
     def finish(self, ending: Ending) -> Mapping[str, str]:
-        self._look()
         self._pass_on(self.watch.finish(ending.completed))
         self._file.close()
         if self._recorder is not None and not self._in_place and self.watch.warnings:
             self._recorder.add(File(path=self._file.path, remove=True))
         return {**self._tags(), **self._lead(ending.last_step)}
-
-    def _look(self) -> None:
-        rows, self._waiting = self._waiting, []
-        self._looked = time.perf_counter()
-        for step, row in rows:
-            said = self.watch.observe(step, row)
-            if said or self.watch.notice_count > self._notices:
-                self._pass_on(said)
 
     def _pass_on(self, said: Sequence[WatchWarning]) -> None:
         for notice in self.watch.notices[self._notices :]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,12 +17,9 @@ from transformers import TrainerCallback
 from canary_mlflow import CanaryCallback
 from canary_mlflow.errors import StoreError, UsageError
 from canary_mlflow.policies import load_watch
-from canary_mlflow.tracking import watching
 from canary_mlflow.tracking.histories import read_runs
-from canary_mlflow.tracking.observers import Ending
-from canary_mlflow.tracking.sinks import SinkSetting
-from canary_mlflow.tracking.watching import IN_TAG, Watching, champion_bands, warnings_in, worst_of
-from gates.watch import Level, Watch, WatchWarning
+from canary_mlflow.tracking.watching import IN_TAG, champion_bands, warnings_in, worst_of
+from gates.watch import Level, WatchWarning
 
 STEPS, BROKEN_AT = 120, 50
 
@@ -173,29 +169,6 @@ def test_the_champions_runs_that_are_no_measure_are_named_with_the_reason(
     assert f"{mine[:8]} did other work: steps" in said
     assert "instead of 7" in said
     assert f"{cut[:8]} did not end as planned" in said
-
-
-def test_rows_of_quick_steps_are_judged_a_few_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "LONGEST", 60.0)
-    setting = SinkSetting(folder=tmp_path, artifacts=None, algo="sft", batch_size=8)
-    one = Watching(Watch(load_watch()), setting, STEPS)
-    seen: list[int] = []
-    monkeypatch.setattr(one.watch, "observe", lambda step, row: seen.append(step) or ())
-    one.row_closed(0, {"loss": 1.0})  # logged before training
-    for step in range(1, 7):
-        one.row_closed(step, {"loss": 1.0})
-    assert seen in ([1, 2, 3, 4], [1, 2, 3, 4, 5])  # the first by itself, where a machine has been up for a minute
-    one.row_closed(7, {"loss": 1.0, "kl": math.nan})
-    assert seen == [1, 2, 3, 4, 5, 6, 7]
-    one.row_closed(8, {"loss": 1.0})
-    assert seen[-1] == 7
-    monkeypatch.setattr(watching, "LONGEST", 0.0)  # steps are slow
-    one.row_closed(9, {"loss": 1.0})
-    assert seen[-2:] == [8, 9]
-    monkeypatch.setattr(watching, "LONGEST", 60.0)
-    one.row_closed(10, {"loss": 1.0})
-    one.finish(Ending(last_step=10))
-    assert seen == list(range(1, 11))
 
 
 def test_no_watch_leaves_no_word(place: Path) -> None:
