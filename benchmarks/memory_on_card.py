@@ -80,7 +80,7 @@ def words_of(row: str, folder: Path) -> list[str]:
 
 
 def measure(words: list[str]) -> dict[str, float]:
-    """Peaks, in MiB, of three steps of training in this process, and its median seconds of a step."""
+    """Peaks, in MiB, of three steps of training in this process."""
     import torch
     from transformers import TrainerCallback
 

@@ -40,8 +40,7 @@ SIDES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """Prompts and new tokens of an iteration, layers and width of the model; `iterations` with the garbage collector
-    as TRL has it and without."""
+    """Prompts and new tokens of an iteration, layers and width of the model, and how many iterations."""
 
     rows: int
     tokens: int

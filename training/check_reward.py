@@ -71,9 +71,8 @@ def pairs_of_data(data: str, rows: int) -> tuple[list[str], list[str]]:
         lines = read_bytes(Path(data)).decode("utf-8-sig").split("\n")
     except (OSError, ValueError) as error:
         raise UsageError(f"--data {data}: {getattr(error, 'strerror', '') or one_line(error)}; {WANTED}") from error
-    found = [_pair(line, f"--data {data}, line {number}") for number, line in enumerate(lines, 1) if line.strip()][
-        :rows
-    ]
+    filled = [(number, line) for number, line in enumerate(lines, 1) if line.strip()][:rows]
+    found = [_pair(line, f"--data {data}, line {number}") for number, line in filled]
     if not found:
         raise UsageError(f"--data {data}: found no rows; expected pairs")
     return [better for better, _ in found], [worse for _, worse in found]

@@ -200,9 +200,7 @@ class Trial:
         looked for."""
         try:
             pins = self.set_of(moves)
-            if not moved(
-                self.plan.before, pins
-            ):  # the newest release, tried for one that goes back, is the one at hand
+            if not moved(self.plan.before, pins):  # the newest release, tried for one that goes back, may be at hand
                 return Finding(symptoms=(), differences=())
             key = environments.key_of(pins)
             if key not in self._answers:

@@ -93,8 +93,6 @@ def _optimizer(here: Mapping[str, str], there: Mapping[str, str]) -> Sequence[st
 def _calls(here: Mapping[str, str], there: Mapping[str, str]) -> Sequence[str]:
     """The operations whose number changed most, where nothing says more."""
     names = {key for key in (*here, *there) if key.startswith(CALLS)}
-    if not names & here.keys() or not names & there.keys():  # runs from before did not record them
-        return []
     apart = {name.removeprefix(CALLS): _number(there, name) - _number(here, name) for name in names}
     most = sorted((name for name in apart if apart[name]), key=lambda name: (-abs(apart[name]), name))
     return [f"{name}: {abs(apart[name])} {'more' if apart[name] > 0 else 'less'}" for name in most[:MOST_CALLS]]
