@@ -123,7 +123,7 @@ def live(folder: Path, uri: str, address: str, browser: Any, place: Path) -> Non
         with window(browser, address, height=1100) as seen:
             seen.open("/canary").page.locator("[data-part=running] a", has_text="seed 7").click(timeout=300_000)
             seen.page.locator("[data-banners] .banner").first.wait_for(timeout=300_000)
-            seen.until("charts[0].lines.loss.steps.at(-1) > 150", 120)
+            seen.until("charts[0].lines.loss?.steps.at(-1) > 150", 120)
             run = seen.page.url.removeprefix(address)
             save(seen, place / "live.png")
             save(seen.open("/canary"), place / "overview.png")
