@@ -17,7 +17,7 @@ from canary_mlflow.files.runs import broken_down, run_of
 from canary_mlflow.tracking.learning import IMPROVES, learned
 from canary_mlflow.tracking.schema import CONFIG_PREFIX, is_fault, mlflow_key
 from canary_mlflow.tracking.session import NAME_TAG, PARENT_TAG, log_params, log_tags, start_run
-from gates.model.metrics import metrics_with
+from gates.model.paradigm import paradigm_of
 from gates.model.records import Run
 
 if TYPE_CHECKING:
@@ -140,12 +140,11 @@ def _learned(run: Run, algo: str) -> Run:
     the loss, as for any run."""
     if run.learned is not None:
         return run
-    kind = algo if algo else "ppo" if any(name in run.series for name in metrics_with("reward")) else ""
-    watched = [name for name, _ in IMPROVES.get(kind.lower(), (("loss", False),)) if name in run.series]
+    watched = [name for name, _ in IMPROVES[paradigm_of(algo, run.series)] if name in run.series]
     if not watched:
         return run
     rows = [{watched[0]: value} for value in run.series[watched[0]].values.tolist()]
-    verdict, reason = learned(rows, kind, None)
+    verdict, reason = learned(rows, algo, None)
     return replace(run, learned=verdict, learned_reason=reason)
 
 

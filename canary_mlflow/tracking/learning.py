@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from gates.model.paradigm import Paradigm, named_paradigm, paradigm_of
 from gates.model.records import WITHIN_NOISE
 
 # Shares of the run that are compared, first with last. A loss falls fastest at the start, so the first window is short;
@@ -16,10 +17,10 @@ TRIM = 0.25  # share cut off at either end of a window: one batch of wrong label
 LEAST = 0.01  # share by which a loss must fall
 ALPHA = 0.05  # chance that noise alone looks like learning, in one run; a session has several
 
-# What must get better, by algorithm: the first of these series that the run has. True: higher is better.
+# What must get better, by how a run learns: the first of these series that it has. True: higher is better.
 LOSS = (("loss", False),)
 REWARD = (("score_mean", True), ("reward_mean", True))
-IMPROVES: dict[str, tuple[tuple[str, bool], ...]] = {"ppo": REWARD, "grpo": REWARD, "rloo": REWARD}
+IMPROVES = {Paradigm.SUPERVISED: LOSS, Paradigm.REINFORCEMENT: REWARD}
 # Their loss compares the policy with its start: as long as the policy has not moved, every batch gives the same value.
 # All noise comes with learning, so a fall cannot be chance, and noise is no argument against it.
 STILL_UNTIL_MOVED = ("dpo", "kto", "bco")
@@ -37,8 +38,10 @@ def learned(rows: Sequence[Mapping[str, float]], algo: str, moved: bool | None) 
         return False, "no trainable parameter changed"
     name, higher, values = _watched(rows, algo)
     if len(values) < 2 * FEWEST:
-        # A long run without any is another matter; a few come from several steps on one batch of answers.
-        known = False if not values and len(rows) >= 2 * FEWEST else None
+        # A long run without any is another matter; a few come from several steps on one batch of answers. An algorithm
+        # of no known name may keep its rewards to itself.
+        due = name == "loss" or named_paradigm(algo) is not None
+        known = False if due and not values and len(rows) >= 2 * FEWEST else None
         return known, f"only {len(values)} values of {name}; expected at least {2 * FEWEST}"
     first, last = (max(FEWEST, round(share * len(values))) for share in (SCORE_WINDOWS if higher else LOSS_WINDOWS))
     start, end = values[:first], values[max(first, len(values) - last) :]
@@ -59,7 +62,7 @@ def learned(rows: Sequence[Mapping[str, float]], algo: str, moved: bool | None) 
 
 
 def _watched(rows: Sequence[Mapping[str, float]], algo: str) -> tuple[str, bool, list[float]]:
-    candidates = IMPROVES.get(algo.lower(), LOSS)
+    candidates = IMPROVES[paradigm_of(algo, {name for row in rows for name in row})]
     for name, higher in candidates:
         values = [row[name] for row in rows if name in row]
         if values:

@@ -15,8 +15,11 @@ OWN_WORK = ("packing", "num_generations", "max_completion_length")
 
 
 def algorithm_of(args: Any) -> str:
-    """sft, dpo, … from the class of the arguments (SFTConfig); `trainer` for TrainingArguments."""
-    name = type(args).__name__
+    """sft, dpo, … from the class of the arguments (SFTConfig); `trainer` for TrainingArguments. A script's own class
+    (`class Arguments(SFTConfig)`) is what TRL's nearest class above it is."""
+    kinds = type(args).__mro__
+    trls = [kind.__name__ for kind in kinds if kind.__module__.partition(".")[0] == "trl"]
+    name = next((one for one in trls if not one.startswith("_")), kinds[0].__name__)
     return name.removesuffix("Config").lower() if name.endswith("Config") else "trainer"
 
 

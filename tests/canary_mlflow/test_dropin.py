@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trl
 from peft import LoraConfig
 from tiny_ppo import tiny_trainer
 from tiny_trainers import BUILDERS, build
@@ -92,6 +94,20 @@ def test_dpo_says_how_far_it_is_from_its_reference(shared: Any, tiny: str, place
     assert first["loss"] == pytest.approx(math.log(2), abs=1e-6)
     assert first["implied_kl"] == pytest.approx(0, abs=1e-4)
     assert last["implied_kl"] == pytest.approx(-(last["chosen_reward"] + last["rejected_reward"]) / 0.4)
+
+
+@pytest.mark.parametrize("kind", ["sft", "grpo"])
+def test_a_class_of_arguments_of_ones_own_is_what_trls_above_it_is(
+    kind: str, shared: Any, tiny: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`class Arguments(GRPOConfig)`: it is judged by its rewards, not by a loss that tells nothing."""
+    usual = f"{kind.upper()}Config"
+    own = dataclass(type("Arguments", (getattr(trl, usual),), {"__module__": __name__}))
+    monkeypatch.setattr(trl, usual, own)
+    canary = CanaryCallback(tracking_uri=shared.uri, experiment="recorded")
+    build(kind, tiny, place, [canary], max_steps=2).train()
+    _, tags = recorded_run(shared, canary)
+    assert tags["canary.algo"] == tags["canary.workload.algo"] == kind
 
 
 def test_it_joins_the_active_run(shared: Any, tiny: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

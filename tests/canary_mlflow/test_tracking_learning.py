@@ -54,6 +54,19 @@ def test_noise_alone_is_seldom_taken_for_learning(steps: int) -> None:
     assert sum(scores) <= 80
 
 
+def test_an_algorithm_of_no_known_name_is_judged_by_what_it_recorded() -> None:
+    """TRL has trainers that learn from rewards under names of their own; their loss tells nothing."""
+    rng = np.random.default_rng(1)
+    rising = [{"loss": rng.normal(0, 0.1), "reward_mean": step / 10 + rng.normal(0, 0.1)} for step in range(40)]
+    good, why = learned(rising, "gmpo", moved=True)
+    assert good
+    assert why.startswith("reward_mean improved")
+    silent = [{"loss": row["loss"], "clip_fraction": 0.0} for row in rising]
+    assert learned(silent, "gmpo", moved=True)[0] is None
+    preferences = [{**row, "loss": 3 - row["reward_mean"] / 2, "reward_margin": 0.1} for row in rising]
+    assert learned(preferences, "simpo", moved=True)[1].startswith("loss improved")
+
+
 @pytest.mark.parametrize("steps", [20, *(pytest.param(many, marks=pytest.mark.full) for many in (50, 100))])
 def test_learning_is_seen_through_the_noise(steps: int) -> None:
     assert sum(learned(sft(seed, steps), "sft", moved=True)[0] for seed in range(500)) >= 475
