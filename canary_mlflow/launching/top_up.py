@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from canary_mlflow.errors import UsageError
 from canary_mlflow.launching.on_cluster import maker_for
 from canary_mlflow.launching.plan import Plan
-from canary_mlflow.registry.evidence import tags_of
+from canary_mlflow.registry.evidence import is_own_script
 from canary_mlflow.registry.records import session_of
 from canary_mlflow.registry.versions import find_version
 from canary_mlflow.reports.decision import Decision
@@ -17,7 +17,6 @@ from gates.model.policy import Policy
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities.model_registry import ModelVersion
 
 
 def top_up(
@@ -55,8 +54,3 @@ def top_up(
             dry_run=dry_run,
             promote=promote,
         ).carry_out()
-
-
-def is_own_script(client: MlflowClient, found: ModelVersion) -> bool:
-    """Whether a version was registered from a session itself (`canary register`), and not from a canary's run."""
-    return bool(found.run_id) and tags_of(client, found.run_id).get("canary.role") == "session"

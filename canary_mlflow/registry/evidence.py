@@ -19,6 +19,7 @@ from gates.model.wording import listed
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
 
 PARENTS = {"revisions": "a comparison of two revisions", "sweep": "a sweep"}
 """Roles of runs that contain sessions instead of runs."""
@@ -138,6 +139,11 @@ def sessions_below(client: MlflowClient, parent: str) -> list[str]:
 def tags_of(client: MlflowClient, run_id: str) -> dict[str, str]:
     """A run's tags. Raises NoSuchRun if there is no such run."""
     return dict(get_run(client, run_id).data.tags)
+
+
+def is_own_script(client: MlflowClient, found: ModelVersion) -> bool:
+    """Whether a version was registered from a session itself (`canary register`), and not from a canary's run."""
+    return bool(found.run_id) and tags_of(client, found.run_id).get("canary.role") == "session"
 
 
 def warnings_of(client: MlflowClient, verdict: Verdict) -> tuple[RunWarning, ...]:

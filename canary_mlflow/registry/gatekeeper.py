@@ -13,7 +13,7 @@ from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.anchor import against_anchor, read_anchor
 from canary_mlflow.registry.binding import bind
 from canary_mlflow.registry.eligibility import could_begin, holds_of, only_looked_at
-from canary_mlflow.registry.evidence import warnings_of
+from canary_mlflow.registry.evidence import is_own_script, warnings_of
 from canary_mlflow.registry.guard_client import guard_of, record, verdict_order
 from canary_mlflow.registry.looks import note_look
 from canary_mlflow.registry.origin import refuse_foreign_evidence
@@ -190,6 +190,7 @@ def decide(
         bootstrapped=could_begin(policy, verdict) and not barred(holds),
         dry_run=dry_run or (not by_plan and only_looked_at(found, holds)),
         evidence_only=evidence_only,
+        own_script=is_own_script(client, found),
         holds=holds,
         champion_before=before,
         champion_after=before,

@@ -15,6 +15,7 @@ from canary_mlflow.reports.more_runs import (
     no_number,
     noise,
     plan_reaches,
+    seeds,
     top_up_command,
 )
 from gates.facts.exact import FACTS
@@ -100,8 +101,8 @@ def held_back(decision: Decision) -> str:
         return f"{held} To promote it all the same: {promote_command(decision)}"
     if short is None or short.runs is None:
         return held
-    again = f"train it again with repeats={short.runs}."
-    if not plan_reaches(decision.verdict, short.runs):
+    again = f"train it again with {seeds(decision, short.runs) if decision.own_script else f'repeats={short.runs}'}."
+    if decision.own_script or not plan_reaches(decision.verdict, short.runs):
         return f"{held} {sentence_case(again)}"
     return f"{held} Add them: {top_up_command(decision)}{over_newer(decision)}, or {again}"
 
@@ -158,7 +159,7 @@ def after_change(decision: Decision) -> str:
         return f"{done} {champion_stays(decision)} {QUIETER}"
     if verdict.outcome is Outcome.INCONCLUSIVE and verdict.more_runs:
         needed = verdict.more_runs
-        words = champion_is_short(verdict, needed) or f"About {needed} runs per side would decide: repeats={needed}"
+        words = champion_is_short(decision, needed) or f"About {needed} runs per side would decide: repeats={needed}"
         return f"{done} {champion_stays(decision)} {words}"
     return f"{done} {champion_stays(decision)}"
 

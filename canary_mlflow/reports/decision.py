@@ -78,6 +78,7 @@ class Decision:
     bootstrapped: bool = False
     dry_run: bool = False
     evidence_only: bool = False  # the version has no weights to load, and says so
+    own_script: bool = False  # the version's runs are those of a user's own script, which nobody else can make
     champion_before: str | None = None
     champion_after: str | None = None
     session_id: str | None = None
@@ -140,6 +141,7 @@ def decision_to_dict(decision: Decision) -> dict[str, Any]:
         "dry_run": decision.dry_run,
         "held_back": holds_to_list(decision.holds),
         "evidence_only": decision.evidence_only,
+        "own_script": decision.own_script,
         "champion_before": decision.champion_before,
         "champion_after": decision.champion_after,
         "run_minutes": decision.run_minutes,
@@ -170,6 +172,7 @@ def decision_from_dict(found: Mapping[str, Any]) -> Decision:
         bootstrapped=bool(found["bootstrapped"]),
         dry_run=bool(found.get("dry_run")),
         evidence_only=bool(found.get("evidence_only")),
+        own_script=bool(found.get("own_script")),
         holds=holds_from_list(found.get("held_back")),
         champion_before=found["champion_before"],
         champion_after=found["champion_after"],

@@ -18,15 +18,20 @@ NO_FRESH = "no fresh baseline, and the policy does not go on without one"
 def more_runs(decision: Decision, needed: int) -> str:
     """How to get `needed` runs per side, by each possible way."""
     verdict = decision.verdict
-    if words := champion_is_short(verdict, needed):
-        goes_on = verdict.look is not None and plan_reaches(verdict, 0)
+    if words := champion_is_short(decision, needed):
+        goes_on = verdict.look is not None and plan_reaches(verdict, 0) and not decision.own_script
         return f"{words} Its plan may decide sooner: {top_up_command(decision)}" if goes_on else words
     missing = max(0, needed - len(verdict.candidate_runs)) if plan_reaches(verdict, needed) else 0
     each = decision.run_minutes
     time = f", {lasting(missing * each)} for the candidate's {missing} more" if each is not None and missing else ""
-    add = f", or add them: {top_up_command(decision)}" if missing else ""
+    add = f", or add them: {top_up_command(decision)}" if missing and not decision.own_script else ""
     now = f"now {have(verdict)}{time}"
-    return f"About {needed} runs per side would decide ({now}): train {needed} seeds (repeats={needed}){add}."
+    return f"About {needed} runs per side would decide ({now}): train {seeds(decision, needed)}{add}."
+
+
+def seeds(decision: Decision, count: int) -> str:
+    """`5 seeds (repeats=5)`: what a version that is trained again must be made of."""
+    return f"{count} seeds in one session" if decision.own_script else f"{count} seeds (repeats={count})"
 
 
 def have(verdict: Verdict) -> str:
@@ -34,16 +39,17 @@ def have(verdict: Verdict) -> str:
     return f"{len(verdict.candidate_runs)} against {len(verdict.baseline_runs)}"
 
 
-def champion_is_short(verdict: Verdict, needed: int) -> str:
+def champion_is_short(decision: Decision, needed: int) -> str:
     """What to do if the champion has fewer runs than needed; '' if it has enough. Topping up adds runs to the champion
     only if the policy always makes fresh ones."""
+    verdict = decision.verdict
     looks = verdict.policy.get("looks", {})
-    grows = looks.get("fresh_baseline", "always") == "always" and plan_reaches(verdict, 0)
+    grows = looks.get("fresh_baseline", "always") == "always" and plan_reaches(verdict, 0) and not decision.own_script
     if len(verdict.baseline_runs) >= needed or grows:
         return ""
     return (
         f"About {needed} runs per side would decide (now {have(verdict)}), and the champion's stay as they are: train "
-        f"its code again with {needed} seeds (repeats={needed}), which makes that the champion, then this one."
+        f"its code again with {seeds(decision, needed)}, which makes that the champion, then this one."
     )
 
 

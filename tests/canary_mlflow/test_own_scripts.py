@@ -114,6 +114,9 @@ def test_a_session_is_registered_and_judged(store: str, tmp_path: Path, weights:
     assert said("gate", "mine", "3", "--policy", "learning.yaml", code=1).stdout.startswith("BLOCK  mine version 3")
     more = said("gate", "mine", "3", "--policy", "learning.yaml", "--top-up", code=2).stderr
     assert "version 3 of 'mine': it has no session that `canary run` made; expected one; another" in more
+    said("register", trained(tmp_path / "out", seeds=1))
+    alone = said("gate", "mine", "4", "--policy", "learning.yaml", code=0).stdout
+    assert "in one session" in " ".join(alone.split()), alone  # no option of `canary run`, and no --top-up
     client = MlflowClient()
     assert client.get_model_version_by_alias("mine", "champion").version == 2
     kept = client.list_artifacts(first, "model")

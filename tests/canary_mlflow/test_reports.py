@@ -257,6 +257,7 @@ def test_advice_is_set_apart_and_comes_last() -> None:
         (unclear(ReasonCode.TOO_FEW_RUNS, more_runs=5, policy=NO_FRESH, look=1), "Its plan may decide sooner: canary"),
         (unclear(ReasonCode.TOO_FEW_RUNS, more_runs=5, baseline_runs=tuple("abcde"), notes=(ENDED,)), "(repeats=5)."),
         (unclear(ReasonCode.TOO_FEW_RUNS, more_runs=5, look=2, policy=OVER), "its code again with 5 seeds (repeats=5)"),
+        (replace(unclear(ReasonCode.TOO_FEW_RUNS, more_runs=5), own_script=True), "again with 5 seeds in one session,"),
         (decision(verdict(reason="Slow drift, against the anchor (version 1): Step")), "--alias anchor --reason"),
         (unclear(ReasonCode.INVALID_ENVIRONMENT), "Run it again while the machine is quiet"),
         (unclear(ReasonCode.TOO_FEW_RUNS, more_runs=3, policy=NO_FRESH), "3 against 3): train 3 seeds (repeats=3)."),
