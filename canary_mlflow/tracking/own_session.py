@@ -6,6 +6,7 @@ The environment variable CANARY_SESSION names the open session, so that processe
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,6 +42,8 @@ from canary_mlflow.tracking.store import prepare_store
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
+
+log = logging.getLogger("canary_mlflow")
 
 FORBIDDEN_IN_NAMES = "/:"  # MLflow's rule for registered models
 
@@ -242,7 +245,11 @@ def named(client: MlflowClient, session_id: str, source: str) -> Run:
     try:
         found = active_run(client, session_id)
     except NoSuchRun as error:
-        raise UsageError(f"{source}: {error}") from error
+        store = without_password(client.tracking_uri)
+        raise UsageError(
+            f"{source}: run {session_id} is not in {store}, where this process records; expected a session there; "
+            f"start it there (canary session start NAME --tracking-uri {store}), or unset {VARIABLE}"
+        ) from error
     if found.data.tags.get("canary.role") != "session":
         raise UsageError(f"{source}: run {session_id} is no session; expected the id that canary session start printed")
     if found.info.status != "RUNNING":
@@ -255,27 +262,20 @@ def named(client: MlflowClient, session_id: str, source: str) -> Run:
 
 def child_for(client: MlflowClient, parent: Run, given: str | None) -> str | None:
     """The given run, put into the session. None if the training needs a new run: none is given, or the given one is the
-    session itself or has already recorded a training. Raises UsageError for a run that belongs elsewhere."""
+    session itself, has already recorded a training, or belongs elsewhere, where the script's own run stays."""
     session_id = parent.info.run_id
     if given in (None, session_id):
         return None
     run = get_run(client, given)
     if run.data.tags.get("canary.role") == "run":
         return None
-    above = run.data.tags.get(PARENT_TAG, session_id)
-    if above != session_id:
-        raise UsageError(
-            f"run {given}: it is nested in run {above}; expected one that is free to join session {session_id}; "
-            "start it without nested=True, or leave it out: the callback starts its own"
-        )
-    if run.info.experiment_id != parent.info.experiment_id:
-        raise UsageError(
-            f"run {given}: it is in experiment {run.info.experiment_id}, session {session_id} in "
-            f"{parent.info.experiment_id}; expected one experiment; name it when the session starts (experiment=…, "
-            "--experiment)"
-        )
-    log_tags(client, given, {PARENT_TAG: session_id})
-    return given
+    above, home = run.data.tags.get(PARENT_TAG, session_id), run.info.experiment_id
+    if above == session_id and home == parent.info.experiment_id:
+        log_tags(client, given, {PARENT_TAG: session_id})
+        return given
+    where = f"nested in run {above}" if above != session_id else f"in experiment {home}"
+    log.warning("canary: run %s is %s and stays there; session %s gets a run of its own", given, where, session_id)
+    return None
 
 
 def usual_experiment(client: MlflowClient, name: str | None, tracking_uri: str | None) -> str:

@@ -166,11 +166,33 @@ def test_a_run_of_the_script_itself_joins(store: str, tmp_path: Path) -> None:
         with mlflow.start_run() as own:
             trainer("", tmp_path / "a", [CanaryCallback()]).train()
             trainer("", tmp_path / "b", [CanaryCallback()]).train()  # one run holds one training
-        with mlflow.start_run(), mlflow.start_run(nested=True), pytest.raises(UsageError, match="it is nested in run"):
-            trainer("", tmp_path / "c", [CanaryCallback()]).train()
     found = children(MlflowClient(), opened.session_id)
     assert len(found) == 2
     assert own.info.run_id in found
+
+
+def test_a_run_of_the_script_that_belongs_elsewhere_stays_and_the_session_gets_its_own(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """Scripts name an experiment of their own, or nest the runs of a search: neither ends their training."""
+    client = MlflowClient()
+    elsewhere = client.create_experiment("the script's")
+    with session("mine") as opened:
+        with mlflow.start_run(experiment_id=elsewhere) as named:
+            trainer("", tmp_path / "a", [CanaryCallback()]).train()
+        with mlflow.start_run(), mlflow.start_run(nested=True) as nested:
+            trainer("", tmp_path / "b", [CanaryCallback()]).train()
+    found = children(client, opened.session_id)
+    assert len(found) == 2
+    for own in (named, nested):
+        assert own.info.run_id not in found
+        assert "canary.role" not in client.get_run(own.info.run_id).data.tags
+    assert f"canary: run {named.info.run_id} is in experiment {elsewhere} and stays there; session" in caplog.text
+    assert {client.get_run(run_id).info.status for run_id in found} == {"FINISHED"}
+    monkeypatch.setenv(VARIABLE, opened.session_id)
+    own_store = f"sqlite:///{tmp_path / 'own.db'}"
+    with pytest.raises(UsageError, match="start it there .canary session start NAME --tracking-uri sqlite:///"):
+        trainer("", tmp_path / "c", [CanaryCallback(tracking_uri=own_store)]).train()
 
 
 def test_a_session_that_breaks_off_reads_failed(store: str, tmp_path: Path, capfd: Any) -> None:
