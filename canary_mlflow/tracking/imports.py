@@ -143,7 +143,8 @@ def _learned(run: Run, algo: str) -> Run:
     watched = [name for name, _ in IMPROVES[paradigm_of(algo, run.series)] if name in run.series]
     if not watched:
         return run
-    rows = [{watched[0]: value} for value in run.series[watched[0]].values.tolist()]
+    told = [name for name in (watched[0], "eval_loss") if name in run.series]
+    rows = [{name: value} for name in told for value in run.series[name].values.tolist()]
     verdict, reason = learned(rows, algo, None)
     return replace(run, learned=verdict, learned_reason=reason)
 

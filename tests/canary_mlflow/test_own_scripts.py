@@ -162,10 +162,9 @@ def test_processes_join_the_session_of_their_shell(place: Path) -> None:
 
 
 def test_a_run_of_the_script_itself_joins(store: str, tmp_path: Path) -> None:
-    with session("mine") as opened:
-        with mlflow.start_run() as own:
-            trainer("", tmp_path / "a", [CanaryCallback()]).train()
-            trainer("", tmp_path / "b", [CanaryCallback()]).train()  # one run holds one training
+    with session("mine") as opened, mlflow.start_run() as own:
+        trainer("", tmp_path / "a", [CanaryCallback()]).train()
+        trainer("", tmp_path / "b", [CanaryCallback()]).train()  # one run holds one training
     found = children(MlflowClient(), opened.session_id)
     assert len(found) == 2
     assert own.info.run_id in found
@@ -191,7 +190,7 @@ def test_a_run_of_the_script_that_belongs_elsewhere_stays_and_the_session_gets_i
     assert {client.get_run(run_id).info.status for run_id in found} == {"FINISHED"}
     monkeypatch.setenv(VARIABLE, opened.session_id)
     own_store = f"sqlite:///{tmp_path / 'own.db'}"
-    with pytest.raises(UsageError, match="start it there .canary session start NAME --tracking-uri sqlite:///"):
+    with pytest.raises(UsageError, match=r"start it there \(canary session start NAME --tracking-uri sqlite:///"):
         trainer("", tmp_path / "c", [CanaryCallback(tracking_uri=own_store)]).train()
 
 

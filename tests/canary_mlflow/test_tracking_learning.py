@@ -67,6 +67,18 @@ def test_an_algorithm_of_no_known_name_is_judged_by_what_it_recorded() -> None:
     assert learned(preferences, "simpo", moved=True)[1].startswith("loss improved")
 
 
+def test_what_noise_hides_the_held_out_loss_shows() -> None:
+    """Batches of texts of many lengths: CPO's losses of TRL's script, whose held-out loss fell at each evaluation."""
+    noisy = sft(1, 60, end=2.85, spread=0.6)
+    assert "improved by no more than its noise" in learned(noisy, "cpo", moved=True)[1]
+    for fallen, good in ((2.6, True), (2.79, False), (2.9, False), (math.nan, False)):
+        for step, value in ((19, 2.8), (39, fallen)):
+            noisy[step]["eval_loss"] = value
+        found, why = learned(noisy, "cpo", moved=True)
+        assert found is good
+        assert why.startswith("eval_loss improved from 2.8 to 2.6") is good
+
+
 @pytest.mark.parametrize("steps", [20, *(pytest.param(many, marks=pytest.mark.full) for many in (50, 100))])
 def test_learning_is_seen_through_the_noise(steps: int) -> None:
     assert sum(learned(sft(seed, steps), "sft", moved=True)[0] for seed in range(500)) >= 475
