@@ -35,7 +35,7 @@ from gate_tables import write_tables  # noqa: E402
 
 from gates import Policy, Role, metric_checks, weighing  # noqa: E402
 from gates.evidence import clocks, comparability, matching, plausibility, readings  # noqa: E402
-from gates.hard import divergence, hard_gates  # noqa: E402
+from gates.hard import hard_gates  # noqa: E402
 from gates.model import policy as policies  # noqa: E402
 from gates.model import sides, summaries  # noqa: E402
 from gates.stats import comparisons as tests  # noqa: E402
@@ -139,13 +139,6 @@ SWITCHES: dict[str, list[Place]] = {
     "nonfinite": hard(nonfinite=False),
     "... fp16's first overflows": [(hard_gates, "scale_search", returns(frozenset()))],
     "divergence": hard(divergence=False),
-    "... a loss far above its beginning": [(divergence, "LOSS_RATIO", math.inf)],
-    "... only beyond its wobble": [(divergence, "RISE_SIGMAS", 0.0)],
-    "... a blow-up in mid-run": [(divergence, "REBOUND", math.inf)],
-    "... in the last steps": [(divergence, "_last_rise", returns(""))],
-    "... KL": hard(kl_limit=math.inf),
-    "... approximate KL": [(divergence, "APPROX_KL_LIMIT", math.inf)],
-    "... entropy": [(divergence, "ENTROPY_FLOOR", 0.0)],
     "learned": hard(learned=False),
     "invariants": hard(invariants=False),
     "watch": hard(watch=False),
@@ -157,7 +150,7 @@ SWITCHES: dict[str, list[Place]] = {
     "guards": resolved(without_guards),
     **{
         f"... {name}": rules(name, role=Role.IGNORE)
-        for name in ("run_time", "run_cost", "step_cost_growth", "memory_growth", "eval_accuracy")
+        for name in ("run_time", "run_cost", "step_cost_growth", "memory_growth", "eval_accuracy", "kl")
     },
     "step_time_tail": rules("step_time_tail", role=Role.IGNORE),
     "step_time_drift": rules("step_time_drift", role=Role.IGNORE),
@@ -166,7 +159,6 @@ SWITCHES: dict[str, list[Place]] = {
     "cost in kernels on a CPU": without_overlay("cpu", "work_cpu", "iteration_cpu"),
     "cost of a token where work changed": without_overlay("work", "work_cpu"),
     "time of an iteration": without_overlay("iteration", "iteration_cpu"),
-    "KL decides for GRPO and RLOO": without_overlay("groups"),
 }
 """Each rule with what is replaced for it to be off. `...`: a part of the rule above it."""
 

@@ -55,10 +55,10 @@ def main() -> None:
         runs = trained(place / "runs", seeds, options.overrides)
         session = seconds_of_a_session(Path(scratch) / "session", seeds[0], options.overrides)
     config = composed(options.overrides)
-    found = figures(runs, policy_of(config))
+    found = figures(runs)
     if options.draw:
         print(f"seeds drawn from {commit}")
-    table(runs, found["diverged"])
+    table(runs, found["lost"])
     judged = {}
     for name, pairs in pairings(runs, repeats_of(config), options.pairings).items():
         judged[name] = verdicts(policy_of(config), pairs)
@@ -131,10 +131,8 @@ def last_third(run: Run, name: str) -> float:
     return float(np.mean(values[-(len(values) // 3) :]))
 
 
-def figures(runs: list[Run], policy: Policy) -> dict[str, Any]:
+def figures(runs: list[Run]) -> dict[str, Any]:
     """What the runs gained, and how far apart they are at the end."""
-    from gates.hard.divergence import divergence
-
     start = mean(float(run.series["score_mean"].values[0]) for run in runs)
     ends = {
         "score": [last_third(run, "score_mean") for run in runs],
@@ -148,7 +146,7 @@ def figures(runs: list[Run], policy: Policy) -> dict[str, Any]:
     return {
         "runs": len(runs),
         "learned": sum(run.learned is True for run in runs),
-        "diverged": {run.run_id: why for run in runs if (why := divergence(policy.hard, run))},
+        "lost": {run.run_id: run.critical_held for run in runs if run.critical_held},
         "start": round(start, 2),
         "gain": round(gain, 3),
         "spread_of_gain": round(stdev(ends["held_out"]) / gain, 3),
@@ -156,12 +154,12 @@ def figures(runs: list[Run], policy: Policy) -> dict[str, Any]:
     }
 
 
-def table(runs: list[Run], diverged: dict[str, str]) -> None:
+def table(runs: list[Run], lost: dict[str, str]) -> None:
     print(f"{'seed':>7}{'score, first':>14}{'last third':>12}{'held out':>10}{'KL':>7}{'CPU s':>7}  learned")
     for run in runs:
         score, cpu = run.series["score_mean"].values, run.series["iteration_cpu_time"].values.sum()
         ends = last_third(run, "score_mean"), run.series["eval_reward"].values[-1], last_third(run, "kl")
-        said = f"{'yes' if run.learned else 'no'} {diverged.get(run.run_id, '')}"
+        said = f"{'yes' if run.learned else 'no'} {lost.get(run.run_id, '')}"
         print(f"{run.seed!s:>7}{score[0]:14.2f}{ends[0]:12.2f}{ends[1]:10.2f}{ends[2]:7.1f}{cpu:7.1f}  {said}")
 
 

@@ -11,7 +11,8 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from gates.model.records import Series
+from gates.hard.divergence import divergence
+from gates.model.records import Run, Series
 from gates.watch import Watch, WatchPolicy, WatchWarning, bands_of
 
 Rows = Sequence[tuple[int, Mapping[str, float]]]
@@ -84,6 +85,12 @@ def _deviation(rows: Rows, at: int, name: str, sign: int, most: int) -> float:
     spread = statistics.stdev(past)
     miss = sign * (rows[at][1][name] - statistics.fmean(past))
     return math.inf if miss > 0 and not spread else miss / spread if spread else 0.0
+
+
+def ends_diverged(rows: Rows, algo: str) -> list[int]:
+    """The last row, if the gate's check of that name blocks the run."""
+    found = divergence(Run(run_id="", seed=None, series=_columns(rows), workload={"algo": algo}))
+    return [len(rows) - 1] if found else []
 
 
 def watched(policy: WatchPolicy, algo: str, champion: Sequence[Rows] = (), level: int = 1) -> Judge:

@@ -212,6 +212,7 @@ def _peers(sessions: list[dict[str, Any]], policy: WatchPolicy) -> dict[str, Any
         "usual rules": lambda algo: lambda rows: peers.usual(rows, 1.0),
         "z-score alert": lambda algo: lambda rows: peers.z_score(rows, 1.0),
         "spike rule": lambda algo: lambda rows: peers.spikes(rows, 1.0),
+        "the gate's divergence": lambda algo: lambda rows: peers.ends_diverged(rows, algo),
     }
     healthy, failing = healthy_and_failing(sessions)
     print(f"\n{'':22s}{f'alarms in {len(healthy)} healthy':>24s}{f'in {len(failing)} failing, after the onset':>40s}")

@@ -7,22 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import SHOWN
 from canary_mlflow.files.reading import read_history
 from canary_mlflow.files.runs import unread_of
-from gates.model.paradigm import Paradigm, named_paradigm, paradigm_of, recorded_paradigm
+from canary_mlflow.files.watched import algo_of, watch_over
+from gates.model.paradigm import Paradigm, named_paradigm, paradigm_of
 from gates.model.wording import listed
 from gates.watch import HEALTHY, Watch, WatchPolicy, WatchWarning
 
 UNKNOWN = "unknown"
 _REWARDS = ("reward_mean", "score_mean")
 _LEARNING = ("loss", "policy_loss", "reward_margin", *_REWARDS)  # one of them, to call a run healthy
-
-_OFTEN = 0.1  # share of the rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,37 +56,23 @@ def replay_file(file: str | Path, policy: WatchPolicy, algo: str = "") -> Replay
             f"algo is {algo!r}; expected sft, dpo, kto, orpo, reward, grpo, rloo, ppo or the like; leave it out"
         )
     history = read_history(Path(file))
-    algo = algo or history.algo or _implied(history)
-    watch = Watch(policy, algo=algo, max_steps=history.max_steps)
-    rows = 0
-    for step, row in history.rows():
-        rows += 1
-        watch.observe(step, row)
+    algo = algo or algo_of(history)
+    watch = watch_over(history, policy, algo)
     if not watch.watched:
         found = ", ".join(list(history.series)[:8])
         why = f"{file}: nothing that the watch looks at; found {found}; expected loss, grad_norm, kl or others"
         raise UsageError(f"{why}; rename the columns")
-    # A checkpoint's trainer_state.json is the beginning of a run: that it learned nothing yet is not a finding.
-    watch.finish(history.completed)
     unseen = list(_unseen(algo, history))
-    unsure = list(_unsure(watch, history, rows, policy)) if watch.verdict == HEALTHY else []
+    unsure = list(_unsure(watch, history, policy)) if watch.verdict == HEALTHY else []
     return Replayed(
         file=str(file),
         kind=history.kind,
         verdict=UNKNOWN if unsure else watch.verdict,
-        rows=rows,
+        rows=watch.rows,
         last_step=history.last_step,
         warnings=tuple(watch.warnings),
         notes=(*unsure, *unseen, *history.notes, *history.gaps, *watch.notices),
     )
-
-
-def _implied(history: History) -> str:
-    """A policy gradient, where nothing but the loss tells and it is often below 0: no likelihood is."""
-    loss = history.series.get("loss")
-    if loss is None or recorded_paradigm(history.series) is not None:
-        return ""
-    return "reinforce" if np.mean(loss.values < 0) > _OFTEN else ""
 
 
 def _unseen(algo: str, history: History) -> Iterator[str]:
@@ -98,11 +81,11 @@ def _unseen(algo: str, history: History) -> Iterator[str]:
         yield "no reward found: whether the policy gets better is not known"
 
 
-def _unsure(watch: Watch, history: History, rows: int, policy: WatchPolicy) -> Iterator[str]:
+def _unsure(watch: Watch, history: History, policy: WatchPolicy) -> Iterator[str]:
     """Why a run without a warning is not called healthy."""
     if not watch.enough:
         least = policy.rows.burn_in_least
-        yield f"too few rows to judge: {rows}, and the watch needs {least} to know what is normal"
+        yield f"too few rows to judge: {watch.rows}, and the watch needs {least} to know what is normal"
     if history.series.keys().isdisjoint(_LEARNING):
         strange = unread_of(history)
         hint = f"; nothing is read from {listed(strange, SHOWN)}: rename what is one of them" if strange else ""

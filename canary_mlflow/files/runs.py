@@ -13,6 +13,7 @@ from canary_mlflow.files.limits import SHOWN
 from canary_mlflow.files.reading import read_history
 from canary_mlflow.files.sidecar import Sidecar, read_sidecar, sidecar_of
 from canary_mlflow.files.verl import MARKS
+from canary_mlflow.files.watched import critical_held
 from canary_mlflow.tracking.schema import FOREIGN
 from gates.hard.hard_gates import OVERFLOWS
 from gates.model.metrics import metrics_with
@@ -90,6 +91,7 @@ def run_of(history: History) -> tuple[Run, tuple[str, ...]]:
         failure=sidecar.failure,
         failure_reason=sidecar.failure_reason,
         learned=sidecar.learned,
+        critical_held=critical_held(history, sidecar.workload.get("algo", "")),
         workload=sidecar.workload,
         hardware=sidecar.hardware,
         environment=sidecar.environment,

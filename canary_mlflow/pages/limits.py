@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from canary_mlflow.policies import load_policy, load_watch, policy_names
-from gates.hard.divergence import APPROX_KL_LIMIT
 from gates.model.rules import MetricRule, Scale
 from gates.model.wording import quantity
 
@@ -36,27 +35,22 @@ class Limit:
 
 
 def limits_of(tags: Mapping[str, str]) -> Mapping[str, Limit]:
-    """The limits of a run by canonical name: those of its tier's gate and of the policy that watches it.
+    """The limits of a run by canonical name: those of the policy that watches it.
 
     Limits that are not set are absent. Only shipped policies are read: a tag must not name a file to open.
     """
-    watch, tier = tags.get("canary.watch.policy", ""), tags.get("canary.tier", "")
-    return shipped_limits(
-        watch if watch in policy_names("watch") else "default", tier if tier in policy_names() else ""
-    )
+    watch = tags.get("canary.watch.policy", "")
+    return shipped_limits(watch if watch in policy_names("watch") else "default")
 
 
 @lru_cache(maxsize=16)
-def shipped_limits(watch: str, tier: str) -> Mapping[str, Limit]:
-    """The limits that two policies set; `tier` may be empty."""
+def shipped_limits(watch: str) -> Mapping[str, Limit]:
+    """The limits that a policy of the watch sets."""
     rules = load_watch(watch)
     found = {
         "nonfinite": Limit(value=0, source="any is too many"),
         "truncated_share": Limit(value=rules.facts.capped_share, source="watch"),
     }
-    if tier:
-        found["kl"] = Limit(value=load_policy(tier).hard.kl_limit, source="gate")
-        found["approx_kl"] = Limit(value=APPROX_KL_LIMIT, source="gate")
     sides = {"entropy": "below", "kl_target_error": "both"}
     for name, ceiling in rules.ceilings.items():
         if ceiling is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ import numpy as np
 from gates.hard.crashes import crashes
 from gates.hard.divergence import divergence
 from gates.model.metrics import metrics_with
-from gates.model.policy import HardChecks, Policy
+from gates.model.policy import Policy
 from gates.model.records import WITHIN_NOISE, Run, Version
 from gates.model.sides import CRASHES, Side, broken_off, failures_too, interrupted
 from gates.model.verdict import Check, CheckOutcome, ReasonCode, hard_check
@@ -71,7 +70,7 @@ _CRASH_WORDS = {
     "crash": "crashed",
 }
 _BROKEN = "broken:"
-_OPTIONAL = ("invariants", "watch")
+_OPTIONAL = ("divergence", "invariants", "watch")
 _OF_ROWS = ("nonfinite", "divergence", "invariants", "watch")
 """What a run's rows show as soon as it has happened, whatever ended the run afterwards; to finish and to learn takes
 all of them."""
@@ -89,9 +88,9 @@ def hard_checks(policy: Policy, side: Side, baseline: Version | None = None) -> 
         (side.evidence, interrupted(side.runs)),
         (failures_too(baseline, side), interrupted((*baseline.runs, *baseline.fresh) if baseline else ())),
     )
-    asked = [(name, *rule) for name, rule in _rules(policy.hard).items() if getattr(policy.hard, name)]
+    asked = [(name, *rule) for name, rule in _RULES.items() if getattr(policy.hard, name)]
     found = [(name, [_found(name, find, fine, *runs) for runs in sides]) for name, find, fine in asked]
-    # Not every run checks invariants or is watched: what nobody looked for is not listed.
+    # Not every run learns from examples, checks invariants or is watched: what nobody looked for is not listed.
     checks = [
         _check(name, mine, known)
         for name, (mine, known) in found
@@ -209,13 +208,12 @@ def _invariants(run: Run) -> str | None:
     return "" if run.invariants else None
 
 
-def _rules(hard: HardChecks) -> Mapping[str, tuple[Finder, str]]:
-    """By its key in a policy's `hard:`, what each check looks for, and the sentence for runs without it."""
-    return {
-        "completed": (_completed, "finished"),
-        "nonfinite": (_nonfinite, "no NaN or Inf"),
-        "divergence": (partial(divergence, hard), "no divergence"),
-        "learned": (_learned, "learned"),
-        "invariants": (_invariants, "every invariant held"),
-        "watch": (attrgetter("critical_held"), "no warning stayed critical"),
-    }
+_RULES: Mapping[str, tuple[Finder, str]] = {
+    "completed": (_completed, "finished"),
+    "nonfinite": (_nonfinite, "no NaN or Inf"),
+    "divergence": (divergence, "no divergence"),
+    "learned": (_learned, "learned"),
+    "invariants": (_invariants, "every invariant held"),
+    "watch": (attrgetter("critical_held"), "no warning stayed critical"),
+}
+"""By its key in a policy's `hard:`, what each check looks for, and the sentence for runs without it."""

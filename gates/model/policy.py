@@ -95,7 +95,7 @@ class Bootstrap(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class HardChecks:
-    """Checks that need no baseline, except `facts`. `kl_limit`: of PPO's KL, summed over a response."""
+    """Checks that need no baseline, except `facts`."""
 
     completed: Annotated[bool, flag]
     nonfinite: Annotated[bool, flag]
@@ -104,7 +104,6 @@ class HardChecks:
     invariants: Annotated[bool, flag]
     watch: Annotated[bool, flag]
     facts: Annotated[bool, flag]
-    kl_limit: Annotated[float, number(0, above=True)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -88,6 +88,11 @@ class Watch:
         return _VERDICTS[max((warning.level for warning in self._warnings), default=0)]
 
     @property
+    def rows(self) -> int:
+        """How many it has seen."""
+        return self._rows
+
+    @property
     def enough(self) -> bool:
         """Whether there are enough rows to call a run healthy; with fewer, only rules on single rows can see harm."""
         return self._rows >= self.policy.rows.burn_in_least

@@ -128,6 +128,26 @@ def test_hard_gates_need_no_clean_baseline(save: Save) -> None:
     assert any("cut.jsonl: it was interrupted" in note for note in verdict["notes"])
 
 
+def test_the_watch_goes_over_files_too(save: Save) -> None:
+    """A reward that is lost on the way, though it is back at the end; too few rows show nothing."""
+    rng = np.random.default_rng(7)
+
+    def learning(number: int, lost: bool = False) -> dict[str, Any]:
+        reward = np.linspace(1, 4, STEPS) + rng.normal(0, 0.1, STEPS)
+        reward[50:75] -= 3 * lost
+        return {**rows(number), "reward_mean": reward, "kl": np.linspace(0.1, 6, STEPS)}
+
+    baseline = [save(f"a{i}.jsonl", learning(i)) for i in range(3)]
+    code, verdict = judged(baseline, [save(f"b{i}.jsonl", learning(10 + i)) for i in range(3)])
+    assert (code, check(verdict, "watch")["outcome"]) == (0, "PASS")
+    code, verdict = judged(baseline, [save(f"c{i}.jsonl", learning(20 + i, lost=True)) for i in range(3)])
+    assert (code, check(verdict, "watch")["outcome"]) == (1, "BLOCK")
+    assert "reward_fall" in check(verdict, "watch")["reason"]
+    short = [save(f"d{i}.jsonl", rows(i, steps=10)) for i in range(6)]
+    _, verdict = judged(short[:3], short[3:])
+    assert not [item for item in verdict["checks"] if item["metric"] == "watch"], "nobody could tell"
+
+
 # The cases of docs/policy.md, "Flawed data".
 
 

@@ -222,8 +222,7 @@ HEALTHY = {
 DIVERGED = {
     "end above beginning": np.linspace(2, 4, 100),
     "blow-up that half recovers": np.r_[np.linspace(3, 0.4, 50), np.linspace(8, 1.9, 50)],
-    "signed": np.r_[np.linspace(0.1, -0.2, 50), np.linspace(0, 5, 50)],
-    "signed, in its last tenth": np.r_[0.05 * np.sin(np.arange(90)), np.full(10, 0.6)],
+    "in its last steps": np.r_[np.linspace(3, 0.4, 95), np.full(5, 2.5)],
 }
 
 
@@ -240,73 +239,18 @@ def test_diverging_losses_block(smoke, make_run, name):
     assert "loss" in check(verdict, "divergence").reason
 
 
-def ppo(make_run, **changed):
-    healthy = {
-        "kl": np.r_[0, 3, 25, wobbly(np.linspace(12, 6, 47), 0.3)],  # overshoot, then the target
-        "approx_kl": np.r_[0.7, 0.12, wobbly(np.full(48, 0.02), 0.3)],  # Adam's first steps
-        "entropy": wobbly(np.linspace(90, 40, 50)),
-        "loss": wobbly(np.linspace(0.001, 0.05, 50), 0.5),  # rises in healthy RL
-        "eval_loss": None,
-        "reward_mean": np.linspace(1, 4, 50),
-        "eval_reward": [4.0],
-    }
-    return make_run("a", series_={**healthy, **changed}, workload={"algo": "ppo"})
+def test_too_short_a_series_is_not_judged(smoke, make_run):
+    for values in (3, 19):
+        verdict = verdict_of(smoke, make_run("a", series_={"loss": np.geomspace(1, 9, values)}))
+        assert "divergence" not in {item.metric for item in verdict.checks}
+    verdict = verdict_of(smoke, make_run("a", series_={"loss": np.geomspace(1, 9, 20)}))
+    assert check(verdict, "divergence").outcome is CheckOutcome.BLOCK
 
 
-def test_healthy_ppo_passes_with_its_wild_start_and_rising_loss(smoke, make_run):
-    assert check(verdict_of(smoke, ppo(make_run)), "divergence").outcome is CheckOutcome.PASS
-
-
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"kl": np.linspace(0, 95, 50)}, "KL reached"),
-        ({"approx_kl": np.r_[np.full(20, 2.0), np.zeros(30)]}, "approximate KL"),  # calm again at the end
-        ({"entropy": np.geomspace(90, 0.01, 50)}, "entropy fell"),
-    ],
-)
-def test_ppo_that_comes_apart_blocks(smoke, make_run, changed, words):
-    verdict = verdict_of(smoke, ppo(make_run, **changed))
-    assert verdict.outcome is Outcome.BLOCK
-    assert words in check(verdict, "divergence").reason
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"entropy": np.linspace(-1, -3, 50)},  # that of a density may be negative
-        {"entropy": np.r_[9000, np.full(49, 90)]},
-        {"kl": np.r_[np.full(5, 95), np.full(45, 6)]},
-        {"approx_kl": np.r_[np.full(5, 2.0), np.full(45, 0.02)]},
-    ],
-)
-def test_what_happens_in_the_first_tenth_or_has_no_scale_is_no_divergence(smoke, make_run, changed):
-    assert check(verdict_of(smoke, ppo(make_run, **changed)), "divergence").outcome is CheckOutcome.PASS
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"entropy": np.r_[np.full(5, 90), np.full(45, 1)]},
-        {"kl": np.r_[np.full(5, 6), np.full(5, 95), np.full(40, 6)]},
-    ],
-)
-def test_what_happens_right_after_the_first_tenth_is_one(smoke, make_run, changed):
-    assert verdict_of(smoke, ppo(make_run, **changed)).outcome is Outcome.BLOCK
-
-
-@pytest.mark.parametrize(
-    ("values", "outcome"), [(3, CheckOutcome.NOT_JUDGED), (19, CheckOutcome.NOT_JUDGED), (20, CheckOutcome.BLOCK)]
-)
-def test_too_short_a_series_is_not_judged(smoke, make_run, values, outcome):
-    run = make_run("a", series_={"loss": np.geomspace(1, 9, values)})
-    assert check(verdict_of(smoke, run), "divergence").outcome is outcome
-
-
-def test_a_kl_makes_no_reinforcement_learning_of_kto(smoke, make_run):
+def test_a_kl_makes_no_reinforcement_learning_of_kto(make_run):
     rising = {"loss": np.linspace(0.6, 6.0, 100), "kl": np.full(100, 0.1)}
-    assert divergence(smoke.hard, make_run("a", series_=rising, workload={"algo": "kto"}))
-    assert not divergence(smoke.hard, make_run("a", series_=rising, workload={"algo": "grpo"}))
+    assert divergence(make_run("a", series_=rising, workload={"algo": "kto"}))
+    assert divergence(make_run("a", series_=rising, workload={"algo": "grpo"})) is None, "its loss rises in healthy RL"
 
 
 def loss_run(loss):
@@ -314,30 +258,30 @@ def loss_run(loss):
 
 
 @pytest.mark.parametrize("steps", [40, 100])
-def test_the_noise_of_small_batches_is_no_blow_up(smoke, steps):
+def test_the_noise_of_small_batches_is_no_blow_up(steps):
     """Losses like those of the embedded DPO canary: falling from ln 2, halved or doubled from step to step."""
     for seed in range(50):
         rng = np.random.default_rng(seed)
         trend = np.linspace(0.69, 0.42, steps)
         loss = trend * np.exp(rng.normal(0, 0.45, steps) - 0.1)
-        assert divergence(smoke.hard, loss_run(loss)) == ""
+        assert divergence(loss_run(loss)) == ""
         # One that goes from there to three times its start, and stays, is one.
         loss[steps // 2 :] = 2.1 * np.exp(rng.normal(0, 0.3, steps - steps // 2))
-        assert divergence(smoke.hard, loss_run(loss))
+        assert divergence(loss_run(loss))
 
 
-@pytest.mark.parametrize(("steps", "healthy", "tripled"), [(40, 0.01, 0.6), (100, 0.005, 0.85), (300, 0.005, 0.99)])
-def test_a_loss_that_wobbles_by_half_seldom_counts_as_diverged(smoke, steps, healthy, tripled):
-    """Of 400 runs whose loss wobbles by 60 % from step to step: unchanged ones (12.8, 3.8 and 0 % by the levels of the
-    tenths alone), and ones that end at three times their start."""
+@pytest.mark.parametrize(("steps", "tripled"), [(40, 0.2), (100, 0.3), (300, 0.45)])
+def test_a_loss_that_wobbles_by_half_does_not_count_as_diverged(steps, tripled):
+    """Of 400 runs whose loss wobbles by 60 % from step to step: unchanged ones, and ones that end at three times their
+    start."""
     rng = np.random.default_rng(5)
 
     def share(factor: float) -> float:
         rise = np.where(np.arange(steps) < steps // 2, 1.0, factor)
         losses = np.linspace(0.69, 0.6, steps) * rise * np.exp(rng.normal(0, 0.6, (400, steps)))
-        return float(np.mean([bool(divergence(smoke.hard, loss_run(loss))) for loss in losses]))
+        return float(np.mean([bool(divergence(loss_run(loss))) for loss in losses]))
 
-    assert share(1.0) <= healthy
+    assert share(1.0) == 0
     assert share(3.0) >= tripled
 
 

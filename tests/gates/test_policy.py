@@ -73,7 +73,6 @@ BAD = [
     ("rules.step_time", None, "rules.step_time: found None; expected a mapping"),
     ("rules", ["step_time"], "rules: found ['step_time']; expected a mapping"),
     ("hard.nonfinite", 0, "hard.nonfinite: found 0; expected true or false"),
-    ("hard.kl_limit", 0, "above 0"),
     ("hard.loss_ratio", 2.0, "hard: unknown key 'loss_ratio'; valid: completed"),
     ("hard.watch", "yes", "expected true or false"),
     ("looks.runs", [3, 1], "rising runs"),
@@ -217,7 +216,6 @@ def with_each(version, each):
     return replace(version, runs=tuple(runs))
 
 
-PPO = {"workload": {"algo": "ppo"}}
 STEP = "rules.step_time."
 KEYS = [
     ("alpha_block", 1e-15, {"factor": {"step_time": 1.4}}),
@@ -232,7 +230,6 @@ KEYS = [
     ("hard.learned", False, {"learned": False}),
     ("hard.invariants", False, {"invariants": "broken: the reference model changed"}),
     ("hard.watch", False, {"critical_held": "CRITICAL kl from step 40 to 60"}),
-    ("hard.kl_limit", 99.0, {**PPO, "series_": {"kl": np.full(100, 50.0)}}),
     (STEP + "metric", "step_cpu_time", {"factor": {"step_time": 1.4}}),
     (STEP + "role", "advisory", {"factor": {"step_time": 1.4}}),
     (STEP + "role", "ignore", {"factor": {"step_time": 1.4}}),

@@ -114,7 +114,7 @@ FAULTS: dict[str, tuple[Struck, dict[str, str]]] = {
     "gradients 1.6 times as large": (Struck(series={"grad_norm": times(1.6)}), {"grad_norm": "WARN"}),
     "gradients 1.6 times as small": (Struck(series={"grad_norm": times(1 / 1.6)}), {"grad_norm": "WARN"}),
     "entropy 1.6 times as small": (Struck(series={"entropy": times(1 / 1.6)}, algo="ppo"), {"entropy": "WARN"}),
-    "KL 1.6 times as large": (Struck(series={"kl": times(1.6)}, algo="ppo"), {"kl": "WARN"}),
+    "KL 1.6 times as large": (Struck(series={"kl": times(1.6)}, algo="ppo"), {"kl": "BLOCK"}),
     "clip fraction higher by 0.12": (
         Struck(series={"clip_fraction": plus(0.12)}, algo="ppo"),
         {"clip_fraction": "WARN"},
