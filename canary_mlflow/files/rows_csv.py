@@ -32,7 +32,7 @@ def csv_header(path: Path, header: str, notes: list[str]) -> tuple[list[str], st
     if len(names) < 2:
         raise UsageError(
             f"{path}: neither JSON nor CSV (it begins {header.strip()[:40]!r}); expected trainer_state.json, JSONL or "
-            "CSV with a step column"
+            "CSV with a step column, or lines that a training printed"
         )
     if len(names) > MAX_COLUMNS:
         raise too_many_columns(path)

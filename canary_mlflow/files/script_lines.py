@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,6 +64,8 @@ def read_script_lines(path: Path, lines: Iterable[str], notes: list[str]) -> His
     if len(rows) < len(form):
         notes.append(f"the longest of {len(trainings)} trainings: their epochs begin again")
     steps = _steps(rows)
+    if steps and len(trainings) == 1:
+        rows, steps = _evaluated(rows, steps, forms.values())
     columns = Columns(path, row_word="line")
     for number, row in enumerate(rows, 1):
         columns.add({"step": steps[number - 1] if steps else number, **dict(_known(row.pairs))}, number)
@@ -123,6 +126,21 @@ def _joined(rows: list[_Line], forms: Iterable[list[_Line]]) -> list[_Line]:
             told = {at: line.pairs for at, line in zip(beside, other, strict=True)}
             rows = [row._replace(pairs=row.pairs | told.get(at, {})) for at, row in enumerate(rows)]
     return rows
+
+
+def _evaluated(rows: list[_Line], steps: list[int], forms: Iterable[list[_Line]]) -> tuple[list[_Line], list[int]]:
+    """The rows and their steps, with what lines of other forms say of an evaluation at a step: `step 250: val loss 1.5`
+    stands between hundreds of lines with the loss."""
+    found = list(zip(steps, rows, strict=True))
+    for line in (line for form in forms for line in form if line.pairs.keys() != rows[0].pairs.keys()):
+        told = {name: value for name, value in line.pairs.items() if name_of_column(name).startswith("eval_")}
+        if told and line.step is not None:
+            at = bisect(found, line.step, key=itemgetter(0))
+            if at and found[at - 1][0] == line.step:
+                found[at - 1] = line.step, found[at - 1][1]._replace(pairs=found[at - 1][1].pairs | told)
+            else:
+                found.insert(at, (line.step, line._replace(pairs=told)))
+    return [row for _, row in found], [step for step, _ in found]
 
 
 def _steps(rows: list[_Line]) -> list[int]:

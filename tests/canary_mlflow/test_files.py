@@ -269,6 +269,12 @@ def test_a_value_may_stand_beside_its_name_in_a_line_that_says_its_step(tmp_path
     said = [f"iter {step}: loss {3 - step / 100:.4f}, time 31.20ms, mfu 14.5%\n" for step in range(0, 100, 10)]
     history = read_history(write(tmp_path, "a.log", "step 0: train loss 4.2874, val loss 4.2823\n" + "".join(said)))
     assert (history.series["loss"].steps.tolist(), values(history, "loss")[:2]) == (list(range(0, 100, 10)), [3.0, 2.9])
+    between = "".join(
+        [*said[:5], "step 45: train loss 2.6, val loss 2.6\nsaving\n", *said[5:], "step 90: val loss 2.2\n"]
+    )
+    evaluated = read_history(write(tmp_path, "d.log", between)).series
+    assert (evaluated["eval_loss"].steps.tolist(), evaluated["eval_loss"].values.tolist()) == ([45, 90], [2.6, 2.2])
+    assert evaluated["loss"].steps.tolist() == list(range(0, 100, 10))
     averages = [f"[step {step}] avg_loss=-0.0{step} acc=0.8000\n" for step in range(10, 80, 10)]
     assert values(read_history(write(tmp_path, "b.log", "".join(averages))), "loss")[0] == -0.01
     with pytest.raises(UsageError, match="neither JSON nor CSV"):
