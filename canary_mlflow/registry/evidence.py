@@ -96,7 +96,8 @@ def tier_of(client: MlflowClient, model: str, version: str) -> str:
 
 
 def run_side(client: MlflowClient, run_id: str) -> Side:
-    """A session (all its runs) or a single run. Raises UsageError for a parent of several sessions, or a profile."""
+    """A session (all its runs) or a single run. Raises UsageError for a parent of several sessions, a profile, or a run
+    that only others wrote to, as without the callback's tags it would read as broken off."""
     tags = tags_of(client, run_id)
     role = tags.get("canary.role", "")
     refuse_profile(run_id, tags)
@@ -105,6 +106,11 @@ def run_side(client: MlflowClient, run_id: str) -> Side:
         raise UsageError(f"run {run_id}: found {PARENTS[role]}; expected one session; name one of its own: {below}")
     runs = () if role == "run" else session_runs(client, run_id)
     session = role == "session" or bool(runs)  # any run under which recorded runs are nested
+    if not session and not role:
+        raise UsageError(
+            f"run {run_id}: no CanaryCallback recorded it (it has no tag canary.role); expected a run that one did; "
+            "export its history as CSV or JSONL for canary judge or canary import"
+        )
     runs = runs if session else read_runs(client, [run_id])
     # Sessions of `canary ab` have no tier, but their runs do.
     tiers = (tags_of(client, run.run_id).get("canary.tier", "") or run.workload.get("tier", "") for run in runs[:1])

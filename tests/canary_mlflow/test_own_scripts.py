@@ -194,6 +194,16 @@ def test_a_run_of_the_script_that_belongs_elsewhere_stays_and_the_session_gets_i
         trainer("", tmp_path / "c", [CanaryCallback(tracking_uri=own_store)]).train()
 
 
+def test_a_run_that_no_callback_recorded_is_refused(store: str) -> None:
+    """Lightning's logger, or a script's own log_metric: it finished, and would read as a run that broke off."""
+    with mlflow.start_run() as plain:
+        mlflow.log_metric("train_loss", 1.0, step=1)
+    for command in ("compare", "report"):
+        words = (plain.info.run_id, plain.info.run_id)[: 2 if command == "compare" else 1]
+        told = said(command, *words, "--policy", "files", code=2).stderr
+        assert f"run {plain.info.run_id}: no CanaryCallback recorded it" in told
+
+
 def test_a_session_that_breaks_off_reads_failed(store: str, tmp_path: Path, capfd: Any) -> None:
     with pytest.raises(ZeroDivisionError), session("mine"):
         broken(tmp_path)
