@@ -40,10 +40,10 @@ def judge(
     said = facts(left, right)
     slips, plan = tuple(unsaid(policy, said)), policy.resolve(said)
     policy = plan if look is None else plan.spending(plan.looks.shares[look - 1] if share is None else share)
-    pairs = pair(policy, baseline, right)
-    in_the_way = obstacles(baseline, left, right, pairs.made)
+    pairs = pair(policy, baseline, left, right)
+    in_the_way = obstacles(baseline, left, right, pairs.fresh)
     alike = not any(one.reason_code is ReasonCode.NOT_COMPARABLE for one in in_the_way)
-    changed, compared = what_differs(left.evidence, pairs.made, right.evidence, judged=alike and policy.hard.facts)
+    changed, compared = what_differs(left.evidence, pairs.fresh, right.evidence, judged=alike and policy.hard.facts)
     missing = "" if in_the_way else unrecorded(left.finished, right.finished)
     checks = [*fact_checks(policy, changed, compared, accepted, missing), *hard_checks(policy, right, baseline)]
     metrics, more_runs = (in_the_way, None) if in_the_way else metric_checks(policy, left, right, plan, pairs)
@@ -62,14 +62,14 @@ def judge(
         checks=tuple(checks),
         differences=changed,
         policy=policy_to_dict(policy),
-        baseline_runs=tuple(run.run_id for run in (*left.evidence, *pairs.beside)),
+        baseline_runs=tuple(run.run_id for run in (*left.evidence, *pairs.used)),
         candidate_runs=tuple(run.run_id for run in right.evidence),
         more_runs=more_runs if outcome is Outcome.INCONCLUSIVE else None,
         look=look,
         planned_runs=planned(right.evidence),
         compared=compared,
         causes=tuple(root_causes(left.evidence, right.runs, units)) if alike and outcome is not Outcome.PASS else (),
-        notes=(*slips, *notes(policy, left, right, pairs), *of_checks(checks), *filter(None, [work])),
+        notes=(*slips, *notes(left, right, pairs), *of_checks(checks), *filter(None, [work])),
     )
 
 

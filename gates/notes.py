@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
-from gates.evidence.clocks import Pairs, invalid_clocks
+from gates.evidence.clocks import Pairs
 from gates.facts.check import with_fresh
 from gates.facts.exact import not_compared
 from gates.model.metrics import metrics_with
@@ -20,7 +20,7 @@ USUAL_FACTS = frozenset({"algo", "backend", "device", "model", "paradigm", "tier
 _LOSSES = metrics_with("training_loss")
 
 
-def notes(policy: Policy, baseline: Side, candidate: Side, pairs: Pairs) -> tuple[str, ...]:
+def notes(baseline: Side, candidate: Side, pairs: Pairs) -> tuple[str, ...]:
     """Notes on the runs' data, on runs left out, on runs whose clock does not count, and on what was compared in
     pairs."""
     return (
@@ -29,9 +29,9 @@ def notes(policy: Policy, baseline: Side, candidate: Side, pairs: Pairs) -> tupl
         *(f"left out of the candidate: {reason}" for reason in candidate.left_out),
         *_as_one("baseline", baseline.finished),
         *_as_one("candidate", candidate.finished),
-        *_clocks(policy, baseline.finished, candidate.finished, pairs.beside),
+        *_clocks(baseline.finished, candidate.finished, pairs),
         *_pairs(pairs),
-        *_facts(baseline.evidence, candidate.evidence, pairs),
+        *filter(None, [not_compared(with_fresh(baseline.evidence, pairs.fresh), candidate.evidence)]),
     )
 
 
@@ -73,29 +73,23 @@ def _as_one(side: str, finished: Sequence[Run]) -> Iterator[str]:
             )
 
 
-def _clocks(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run], fresh: Sequence[Run]) -> Iterator[str]:
+def _clocks(baseline: Sequence[Run], candidate: Sequence[Run], pairs: Pairs) -> Iterator[str]:
     """For each cause: how many runs, what happened to them, which they are, and what one of them did."""
-    sides = (("baseline", baseline), ("fresh baseline", fresh), ("candidate", candidate))
+    sides = (("baseline", baseline), ("fresh baseline", pairs.used), ("candidate", candidate))
     everyone = {run.run_id: run for _, side in sides for run in side}
-    invalid = invalid_clocks(policy, baseline, candidate, fresh)
-    for what in dict.fromkeys(slow.what for slow in invalid.values()):
-        alike = [run_id for run_id in everyone if run_id in invalid and invalid[run_id].what == what]
+    for what in dict.fromkeys(slow.what for slow in pairs.invalid.values()):
+        alike = [run_id for run_id in everyone if run_id in pairs.invalid and pairs.invalid[run_id].what == what]
         named = [
             (name, together(called(run.run_id, run.seed) for run in side if run.run_id in alike))
             for name, side in sides
         ]
         who = "; ".join(f"{name} {runs}" for name, runs in named if runs)
-        said = f"{who}: {'one' if len(alike) > 1 else 'it'} {invalid[alike[0]].seen}"
+        said = f"{who}: {'one' if len(alike) > 1 else 'it'} {pairs.invalid[alike[0]].seen}"
         yield f"clock not usable: {len(alike)} of {len(everyone)} runs {what} ({said})"
 
 
-def _facts(baseline: Sequence[Run], candidate: Sequence[Run], pairs: Pairs) -> Iterator[str]:
-    if said := not_compared(with_fresh(baseline, pairs.made), candidate):
-        yield said
-
-
 def _pairs(pairs: Pairs) -> Iterator[str]:
-    if not pairs.made:
+    if not pairs.fresh:
         return
     if pairs:
         seeds = listed([str(run.seed) for run in pairs.candidate], most=10)
@@ -103,7 +97,7 @@ def _pairs(pairs: Pairs) -> Iterator[str]:
         if pairs.alone:
             yield f"not judged by speed, for want of a fresh run beside: {listed(pairs.alone, most=10)}"
     else:
-        made = f"{runs(len(pairs.made), 'fresh')} of the baseline"
+        made = f"{runs(len(pairs.fresh), 'fresh')} of the baseline"
         yield f"{made} left out, with fewer than two valid pairs: judged by the stored runs alone"
     for reason in pairs.left_out:
         yield f"left out of the fresh baseline: {reason}"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gates.evidence.clocks import Pairs, invalid_clocks, judged_in_pairs
+from gates.evidence.clocks import Pairs, judged_in_pairs
 from gates.evidence.comparability import incomparable, unread
 from gates.evidence.matching import compare_readings, identity_check, same_code, same_training
 from gates.evidence.plausibility import implausible
@@ -42,13 +42,12 @@ def weigh_selected(
     is judged by the fresh baseline runs alone; for all other metrics they count like the stored ones."""
     if pairs and judged_in_pairs(rule):
         return weigh(policy, rule, pairs.baseline, pairs.candidate, beside=True)
-    fresh: Sequence[Run] = pairs.beside
-    if rule.info.wall_clock:
-        invalid = invalid_clocks(policy, left, right, fresh)
-        left, fresh, right = ([run for run in side if run.run_id not in invalid] for side in (left, fresh, right))
-        if invalid and not (left and right):
+    fresh: Sequence[Run] = pairs.used
+    if rule.info.wall_clock and pairs.invalid:
+        left, fresh, right = ([run for run in side if run.run_id not in pairs.invalid] for side in (left, fresh, right))
+        if not (left and right):
             empty = "baseline" if right else "candidate"
-            what = listed(sorted({reason.what for reason in invalid.values()}))
+            what = listed(sorted({reason.what for reason in pairs.invalid.values()}))
             reason = f"no {empty} run has a usable clock ({what})"
             return undecided(rule, reason, ReasonCode.INVALID_ENVIRONMENT)
     return weigh(policy, rule, once((*left, *fresh)), right, beside=pairs.together and judged_in_pairs(rule))

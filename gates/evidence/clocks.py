@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
@@ -38,13 +38,8 @@ Reasons = dict[str, Slow]
 """By run id."""
 
 
-def invalid_clocks(
-    policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run], fresh: Sequence[Run] = ()
-) -> Reasons:
-    """The runs of both sides whose clock does not count. `fresh`: baseline runs made beside the candidate's; if there
-    are any, the candidate's runs are compared with these, and the stored runs with each other."""
-    if fresh:
-        return invalid_clocks(policy, fresh, candidate) | invalid_clocks(policy, baseline, baseline)
+def invalid_clocks(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run]) -> Reasons:
+    """The runs of both sides whose clock does not count."""
     found: Reasons = {}
     for side in (baseline, candidate):
         found |= _throttled(policy, side)
@@ -96,14 +91,15 @@ LEAST_PAIRS = 2  # pairs; a single one says nothing about the spread between pai
 class Pairs:
     """Fresh baseline runs and the candidate's with the same seeds, in the order of seeds; empty if too few are valid.
 
-    `made`: all fresh runs that are evidence. `left_out`: why some of them take no part. `alone`: the candidate's runs
-    that would count if a fresh run had been made beside them. `together`: the baseline's stored runs, too, were made
-    beside the candidate's, as `canary ab` makes them.
+    `fresh`: all fresh runs that are evidence. `invalid`: the runs of the whole comparison whose clock does not count.
+    `left_out`: why some fresh runs take no part. `alone`: the candidate's runs that would count if a fresh run had been
+    made beside them. `together`: the baseline's stored runs, too, were made beside the candidate's, as by `canary ab`.
     """
 
     baseline: tuple[Run, ...] = ()
     candidate: tuple[Run, ...] = ()
-    made: tuple[Run, ...] = ()
+    fresh: tuple[Run, ...] = ()
+    invalid: Reasons = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     alone: tuple[str, ...] = ()
     together: bool = False
@@ -112,19 +108,21 @@ class Pairs:
         return bool(self.baseline)
 
     @property
-    def beside(self) -> tuple[Run, ...]:
+    def used(self) -> tuple[Run, ...]:
         """The fresh runs that take part: none if there are too few pairs."""
-        return self.made if self else ()
+        return self.fresh if self else ()
 
 
-def pair(policy: Policy, baseline: Version | None, candidate: Side) -> Pairs:
-    """The valid pairs of a comparison, from the seeds that each side has exactly once."""
+def pair(policy: Policy, baseline: Version | None, stored: Side, candidate: Side) -> Pairs:
+    """The valid pairs of a comparison, from the seeds that each side has exactly once. With pairs, the clocks of the
+    candidate's runs are compared with the fresh ones', and those of the baseline's `stored` runs with each other."""
     side = baseline_side(Version(model="", version=None, runs=baseline.fresh if baseline else ()), candidate)
     invalid = invalid_clocks(policy, side.finished, candidate.finished)
     left, right = (_alone_with_their_seed(runs, invalid) for runs in (side.finished, candidate.finished))
     seeds = sorted(left.keys() & right.keys())
     paired = {right[seed].run_id for seed in seeds}
     enough = len(seeds) >= LEAST_PAIRS
+    of_stored = invalid_clocks(policy, stored.finished, stored.finished if enough else candidate.finished)
     slow = [
         f"{called(run.run_id, run.seed)}: it {invalid[run.run_id].seen}"
         for run in side.finished
@@ -133,7 +131,8 @@ def pair(policy: Policy, baseline: Version | None, candidate: Side) -> Pairs:
     return Pairs(
         baseline=tuple(left[seed] for seed in seeds) if enough else (),
         candidate=tuple(right[seed] for seed in seeds) if enough else (),
-        made=side.finished,
+        fresh=side.finished,
+        invalid=invalid | of_stored if enough else of_stored,
         together=baseline is not None and baseline.beside,
         left_out=(*side.left_out, *slow),
         alone=tuple(
