@@ -70,12 +70,6 @@ _CRASH_WORDS = {
     "crash": "crashed",
 }
 _BROKEN = "broken:"
-_OPTIONAL = ("divergence", "invariants", "watch")
-_OF_ROWS = ("nonfinite", "divergence", "invariants", "watch")
-"""What a run's rows show as soon as it has happened, whatever ended the run afterwards; to finish and to learn takes
-all of them."""
-Finder = Callable[[Run], str | None]
-"""What a run did wrong; '' for nothing, None if the run does not tell."""
 _CHANCE = 0.25
 """Up to this p-value a candidate fails clearly more often than a baseline that fails too: 3 of 3 against 1 of 3 (0.2),
 not 2 of 3 against 1 of 3 (0.5). So high, because neither answer lets anything pass."""
@@ -88,17 +82,30 @@ def hard_checks(policy: Policy, side: Side, baseline: Version | None = None) -> 
         (side.evidence, interrupted(side.runs)),
         (failures_too(baseline, side), interrupted((*baseline.runs, *baseline.fresh) if baseline else ())),
     )
-    asked = [(name, *rule) for name, rule in _RULES.items() if getattr(policy.hard, name)]
-    found = [(name, [_found(name, find, fine, *runs) for runs in sides]) for name, find, fine in asked]
-    # Not every run learns from examples, checks invariants or is watched: what nobody looked for is not listed.
-    checks = [
-        _check(name, mine, known)
-        for name, (mine, known) in found
-        if name not in _OPTIONAL or mine.problems or mine.fine or known.always
-    ]
-    return tuple(
-        _unless_broken_off(check, side, baseline) if check.metric == "completed" else check for check in checks
-    )
+    checks = []
+    for name, rule in _RULES.items():
+        if not getattr(policy.hard, name):
+            continue
+        mine, known = (_found(rule, *each) for each in sides)
+        if rule.optional and not (mine.problems or mine.fine or known.always):
+            continue
+        check = _check(name, mine, known)
+        checks.append(_unless_broken_off(check, side, baseline) if name == "completed" else check)
+    return tuple(checks)
+
+
+class HardRule(NamedTuple):
+    """What a hard check looks for.
+
+    `find`: what a run did wrong; '' for nothing, None if the run does not tell. `fine`: the sentence for runs without
+    it. `in_rows`: a run's rows show it as soon as it has happened, whatever ended the run afterwards; to finish and to
+    learn takes all of them. `optional`: not every run looks for it, and what nobody looked for is not listed.
+    """
+
+    find: Callable[[Run], str | None]
+    fine: str
+    in_rows: bool = True
+    optional: bool = False
 
 
 class Found(NamedTuple):
@@ -116,33 +123,32 @@ class Found(NamedTuple):
         return self.runs > 0 and not self.silent
 
 
-def _found(name: str, find: Finder, fine: str, evidence: Sequence[Run], ended: Sequence[Run]) -> Found:
+def _found(rule: HardRule, evidence: Sequence[Run], ended: Sequence[Run]) -> Found:
     """What a check finds in the runs that are evidence, and in interrupted runs that had failed it before they were
     stopped."""
-    said = [find(run) for run in evidence]
-    failed = [one for run in ended if name in _OF_ROWS and (one := find(run))]
-    if name == "nonfinite" and any(map(scale_search, evidence)):
+    said, fine = [rule.find(run) for run in evidence], rule.fine
+    failed = [one for run in ended if rule.in_rows and (one := rule.find(run))]
+    if rule.find is _nonfinite and any(map(scale_search, evidence)):
         fine = "no NaN or Inf, but for the first gradient norms, by which fp16 finds its loss scale,"
     problems = [*filter(None, said), *(f"{one}, before it was interrupted" for one in failed)]
-    known = _known(fine, [one is not None for one in said])
-    return Found(problems, known, len(evidence) + len(failed), said.count(None))
+    return Found(problems, _in_all(fine, said), len(evidence) + len(failed), said.count(None))
 
 
 def _check(name: str, found: Found, known: Found) -> Check:
     """The check of that name. `known`: what it finds in the baseline's runs."""
-    problems, fine, runs, silent = found
+    problems, fine, looked_at, silent = found
     if problems:
-        reason = f"{len(problems)} of {runs} runs: {listed(list(dict.fromkeys(problems)), 2)}"
+        reason = f"{len(problems)} of {looked_at} runs: {listed(list(dict.fromkeys(problems)), 2)}"
         failed = len(known.problems), known.runs
-        if _alike((len(problems), runs), failed):
+        if _alike((len(problems), looked_at), failed):
             means = "this canary is too short to say" if name == "learned" else "that tells nothing of the change"
             reason += f"; so did {failed[0]} of {failed[1]} of the baseline's: {means}"
             return hard_check(name, CheckOutcome.INCONCLUSIVE, reason, ReasonCode.FAILS_ALIKE)
         return hard_check(name, CheckOutcome.BLOCK, reason, ReasonCode.HARD_GATE)
     if silent and known.always:  # what was looked for before is not left out now
-        reason = f"{silent} of {runs} runs do not tell ({name}), all of the baseline's do"
+        reason = f"{silent} of {looked_at} runs do not tell ({name}), all of the baseline's do"
         return hard_check(name, CheckOutcome.INCONCLUSIVE, reason, ReasonCode.MISSING_DATA)
-    if not runs or not fine:
+    if not fine:
         return hard_check(name, CheckOutcome.NOT_JUDGED, "the runs say nothing about it")
     return hard_check(name, CheckOutcome.PASS, fine)
 
@@ -179,13 +185,14 @@ def _by_what(broken: Sequence[Run]) -> str:
     return f"which is no evidence: {listed(sorted(why))}" if all(why) else "by the code or by the machine"
 
 
-def _known(fine: str, known: Sequence[bool]) -> str:
+def _in_all(fine: str, said: Sequence[str | None]) -> str:
     """The sentence for when nothing is wrong, with the number of runs that it covers; '' if no run tells."""
-    if not any(known):
+    telling = len(said) - said.count(None)
+    if not telling:
         return ""
-    if all(known):
-        return f"{fine} in all {len(known)} runs"
-    return f"{fine} in {sum(known)} of {len(known)} runs; the others do not tell"
+    if telling == len(said):
+        return f"{fine} in all {telling} runs"
+    return f"{fine} in {telling} of {len(said)} runs; the others do not tell"
 
 
 def _completed(run: Run) -> str:
@@ -208,12 +215,12 @@ def _invariants(run: Run) -> str | None:
     return "" if run.invariants else None
 
 
-_RULES: Mapping[str, tuple[Finder, str]] = {
-    "completed": (_completed, "finished"),
-    "nonfinite": (_nonfinite, "no NaN or Inf"),
-    "divergence": (divergence, "no divergence"),
-    "learned": (_learned, "learned"),
-    "invariants": (_invariants, "every invariant held"),
-    "watch": (attrgetter("critical_held"), "no warning stayed critical"),
+_RULES: Mapping[str, HardRule] = {
+    "completed": HardRule(_completed, "finished", in_rows=False),
+    "nonfinite": HardRule(_nonfinite, "no NaN or Inf"),
+    "divergence": HardRule(divergence, "no divergence", optional=True),
+    "learned": HardRule(_learned, "learned", in_rows=False),
+    "invariants": HardRule(_invariants, "every invariant held", optional=True),
+    "watch": HardRule(attrgetter("critical_held"), "no warning stayed critical", optional=True),
 }
-"""By its key in a policy's `hard:`, what each check looks for, and the sentence for runs without it."""
+"""Every check, by its key in a policy's `hard:`."""
