@@ -45,6 +45,11 @@ class Design:
         """The degrees of freedom that the runs themselves contribute."""
         return self.candidate_runs - 1 if self.paired else self.baseline_runs + self.candidate_runs - 2
 
+    @property
+    def tails(self) -> int:
+        """In how many directions a difference counts as harm: each has its part of a level."""
+        return 2 if self.two_sided else 1
+
     def grown(self, runs: int) -> Design:
         return replace(self, baseline_runs=runs, candidate_runs=runs)
 
@@ -149,12 +154,11 @@ class Comparison:
         more than runs three times as noisy as expected would show. The level is split between the two forms.
         """
         by_means, by_median = self.harms
-        sides = 2.0 if self.design.two_sided else 1.0
-        p = 1.0
+        tails, p = self.design.tails, 1.0
         if by_means > self.margin:
-            p = sides * float(scipy.special.stdtr(self.spread.df, -by_means / self.error(self.spread))) / BY_MEANS
+            p = tails * float(scipy.special.stdtr(self.spread.df, -by_means / self.error(self.spread))) / BY_MEANS
         if by_median > self.margin:
-            p = min(p, sides * float(scipy.special.ndtr(-by_median / self.doubted_error)) / BY_MEDIAN)
+            p = min(p, tails * float(scipy.special.ndtr(-by_median / self.doubted_error)) / BY_MEDIAN)
         return min(1.0, p)
 
     @property
@@ -166,19 +170,19 @@ class Comparison:
     @property
     def p_noninferior(self) -> float:
         """How often a difference this small is seen if the true harm equals the margin."""
-        sides = 2.0 if self.design.two_sided else 1.0
         distance = self.margin - self.harms[0]
-        return min(1.0, max(sides * float(scipy.special.stdtr(df, -distance / error)) for error, df in self._ways()))
+        ways = (float(scipy.special.stdtr(df, -distance / error)) for error, df in self._ways())
+        return min(1.0, self.design.tails * max(ways))
 
     def interval(self, alpha: float) -> tuple[float, float]:
         """Confidence interval of the difference that lies inside the margin exactly when p_noninferior <= alpha."""
-        tail = alpha / 2 if self.design.two_sided else alpha
+        tail = alpha / self.design.tails
         half = max(float(scipy.special.stdtrit(df, 1 - tail)) * error for error, df in self._ways())
         return self.difference - half, self.difference + half
 
     def least_harms(self, alpha: float) -> tuple[float, float]:
         """The smallest difference of the means that blocks at level `alpha`, and the smallest typical difference."""
-        tail = alpha / 2 if self.design.two_sided else alpha
+        tail = alpha / self.design.tails
         by_means = float(scipy.special.stdtrit(self.spread.df, 1 - BY_MEANS * tail)) * self.error(self.spread)
         by_median = float(scipy.special.ndtri(1 - BY_MEDIAN * tail)) * self.doubted_error
         return max(self.margin, by_means), max(self.margin, by_median)

@@ -26,7 +26,7 @@ def pass_probability(found: Comparison, design: Design, truth: float, alpha: flo
     se, df = other.error(found.spread), _df(found, found.cautious, design)
     if df <= 0:
         return 0.0
-    limit = float(scipy.special.stdtrit(df, 1 - (alpha / 2 if design.two_sided else alpha)))
+    limit = float(scipy.special.stdtrit(df, 1 - alpha / design.tails))
     chance = upper_tail((found.margin - truth) / se, limit, df)
     if design.two_sided:
         chance += upper_tail((found.margin + truth) / se, limit, df) - 1
