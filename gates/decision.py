@@ -27,9 +27,9 @@ def decide(policy: Policy, checks: Sequence[Check]) -> tuple[Outcome, ReasonCode
         return Outcome.PASS, ReasonCode.PASS, "Every exact fact is equal, or differs by rounding alone."
     if not passed:
         return Outcome.INCONCLUSIVE, ReasonCode.MISSING_DATA, "No gate metric could be judged."
-    judged = f"No worse than the baseline, within every limit: {listed(passed, most=len(passed))}."
+    judged = f"No worse than the baseline, within every limit: {', '.join(passed)}."
     if warned := [check.metric for check in checks if check.outcome is CheckOutcome.WARN]:
-        judged += f" Beyond a limit that only warns: {listed(warned, most=len(warned))}."
+        judged += f" Beyond a limit that only warns: {', '.join(warned)}."
     return Outcome.PASS, ReasonCode.PASS, judged
 
 

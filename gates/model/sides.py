@@ -252,8 +252,8 @@ def obstacles(baseline: Version | None, left: Side, right: Side, made: tuple[Run
     fresh = replace(left, evidence=(*left.evidence, *made))
     for what in ("workload", "hardware"):
         if keys := mismatches(fresh, right, what):
-            changed = [f"{item.key}: {item.baseline} -> {item.candidate}" for item in keys]
-            reason = f"the {what} is not the same ({listed(changed, most=len(changed))})"
+            changed = (f"{item.key}: {item.baseline} -> {item.candidate}" for item in keys)
+            reason = f"the {what} is not the same ({', '.join(changed)})"
             found.append(_impossible(what, reason, ReasonCode.NOT_COMPARABLE))
     if not found and not right.finished:
         found.append(_impossible("runs", "no candidate run finished", ReasonCode.MISSING_DATA))
