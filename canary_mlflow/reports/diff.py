@@ -12,7 +12,7 @@ from canary_mlflow.reports.layer_drift import LayerMoved, moved, sentence
 from gates.facts.check import said
 from gates.facts.differences import GROUPS, differences
 from gates.facts.exact import FACTS
-from gates.facts.work import WorkDiff, beyond, compare_work
+from gates.facts.work import WorkDiff, beyond, comparable, compare_work
 from gates.model.records import Version
 from gates.model.sides import candidate_side, mismatches
 from gates.model.verdict import Difference
@@ -55,7 +55,7 @@ class Diff:
 def between(baseline: Version, candidate: Version, labels: tuple[str, str]) -> Diff:
     """The difference between two sides, from all their runs."""
     found, compared = differences(baseline.runs, candidate.runs)
-    pair = _comparable(baseline, candidate)
+    pair = comparable(*([run.facts for run in side.runs] for side in (baseline, candidate)))
     return Diff(
         baseline=labels[0],
         candidate=labels[1],
@@ -66,12 +66,6 @@ def between(baseline: Version, candidate: Version, labels: tuple[str, str]) -> D
         layer_drift=tuple(moved(baseline.runs, candidate.runs)),
         facts=pair,
     )
-
-
-def _comparable(baseline: Version, candidate: Version) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """The facts of the first two runs whose work can be compared; empty if there are none."""
-    found = ((before.facts, now.facts) for before in baseline.runs for now in candidate.runs)
-    return next((pair for pair in found if compare_work(*pair).kind), ({}, {}))
 
 
 def _obstacle(baseline: Version, candidate: Version, labels: tuple[str, str], compared: tuple[str, ...]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 WORK = "work."
 COUNTS = {"flops": 0.005, "traffic": 0.005, "tensors": 0.005, "allocated": 0.01}
@@ -12,6 +13,7 @@ COUNTS = {"flops": 0.005, "traffic": 0.005, "tensors": 0.005, "allocated": 0.01}
 CALLS = "calls."
 """How the numbers of single operations begin, views left out."""
 MOST_CALLS = 3
+SHOWN = 4
 IDENTICAL, IMMATERIAL, MATERIAL = "identical", "immaterial", "material"
 
 
@@ -36,6 +38,13 @@ def compare_work(before: Mapping[str, str], now: Mapping[str, str]) -> WorkDiff:
     if counts and not causes:
         causes = list(_calls(here, there))
     return WorkDiff(kind=MATERIAL if causes or counts else IMMATERIAL, said=(*causes, *counts))
+
+
+def comparable(
+    before: Sequence[Mapping[str, str]], now: Sequence[Mapping[str, str]]
+) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """The facts of the first two runs whose work compares; empty if there are none."""
+    return next((pair for pair in product(before, now) if compare_work(*pair).kind), ({}, {}))
 
 
 def _one_fixture(here: Mapping[str, str], there: Mapping[str, str]) -> bool:
@@ -142,19 +151,13 @@ def _short(value: str | None) -> str:
 def work_note(before: Sequence[Mapping[str, str]], now: Sequence[Mapping[str, str]], *, explained: bool) -> str:
     """A sentence on the work of both sides; '' if it is not known. `explained`: no time and no memory decided the
     verdict, so equal work needs no sentence."""
-    pairs = [(here, there) for here in before for there in now if compare_work(here, there).kind]
-    if not pairs:
-        return ""
-    found = compare_work(*pairs[0])
+    found = compare_work(*comparable(before, now))
     if found.kind == MATERIAL:
         return f"work of a step: material change: {'; '.join(found.said[:SHOWN])}"
-    if explained:
+    if explained or not found.kind:
         return ""
     if found.kind == IMMATERIAL:
         return "work of a step: the same but for views and names"
     return (
         "work of a step: identical, so that no operation explains it; look at Python, data loading, kernels and clocks"
     )
-
-
-SHOWN = 4
