@@ -135,7 +135,6 @@ def show_all(
 ) -> None:
     """Print the table of all rules that decide."""
     from canary_mlflow.reports.power_table import Row, Table, as_dict, lines
-    from gates.model.priors import SHIPPED_DF, Prior
     from gates.stats.power import chances
 
     resolved = asked.resolve({**recorded(facts), **facts})
@@ -144,8 +143,8 @@ def show_all(
         if not rule.blocks or facts.get(rule.metric) == "absent":
             continue
         known = expected(asked, resolved, rule)
-        prior = Prior(sd=known.sd, df=SHIPPED_DF if known.df is None else known.df, kind=known.kind)
-        rows.append(Row(rule=rule, spread=known, reached=tuple(chances(resolved, rule, prior, sizes))))
+        reached = tuple(chances(resolved, rule, known.prior, size) for size in sizes)
+        rows.append(Row(rule=rule, spread=known, reached=reached))
     stored = dict.fromkeys(note for row in rows for note in row.spread.notes)
     usual = () if "algo" in facts else ("for trainings on examples (SFT, DPO, KTO); --fact algo=grpo asks for RL",)
     named = {**{key: facts[key] for key in ("backend", "algo") if key in facts}, **given}
@@ -175,12 +174,12 @@ def show_one(
 
     rules, notes = deciding(asked, rule, facts)
     chosen = find_rule(rules, rule)
-    known = (
-        expected(asked, rules, chosen) if spread is None else KnownSpread(sd=read_spread(spread, chosen), kind="given")
-    )
+    if spread is None:
+        known = expected(asked, rules, chosen)
+    else:
+        known = KnownSpread(prior=Prior(sd=read_spread(spread, chosen), df=SHIPPED_DF, kind="given"))
     known = replace(known, notes=(*notes, *known.notes))
-    prior = Prior(sd=known.sd, df=SHIPPED_DF if known.df is None else known.df, kind=known.kind)
-    table = chances(rules, chosen, prior, sizes)
+    table = [chances(rules, chosen, known.prior, size) for size in sizes]
     if png is not None:
         from canary_mlflow.reports.power_picture import draw
 
@@ -264,7 +263,7 @@ def expected(asked: Policy, resolved: Policy, rule: MetricRule) -> KnownSpread:
     prior = resolved.prior_of(rule)
     entry = next((known.name for known in resolved.priors if known.rules.get(rule.name) is prior), "")
     notes = () if entry or not asked.priors else (other_entries(asked, rule),)
-    return KnownSpread(sd=prior.sd, df=prior.df, kind=prior.kind, entry=entry, notes=notes)
+    return KnownSpread(prior=prior, entry=entry, notes=notes)
 
 
 def other_entries(asked: Policy, rule: MetricRule) -> str:

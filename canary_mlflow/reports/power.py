@@ -9,6 +9,7 @@ from typing import Any
 from canary_mlflow.reports.calibration import amount
 from canary_mlflow.reports.figures import count
 from gates import MetricRule, Policy
+from gates.model.priors import Prior
 from gates.model.rules import Scale
 from gates.model.summaries import SUMMARIES
 from gates.stats.power import Chances, level
@@ -23,13 +24,10 @@ SOURCES = {
 
 @dataclass(frozen=True, kw_only=True)
 class KnownSpread:
-    """The spread that the chances are for. `kind`: a key of SOURCES. `entry`: the name it is stored under, '' if it is
-    not stored. `df`: its degrees of freedom, None for the policy's. `notes`: what a user should know about stored
-    spreads."""
+    """The spread that the chances are for; its kind is a key of SOURCES. `entry`: the name it is stored under, '' if it
+    is not stored. `notes`: what a user should know about stored spreads."""
 
-    sd: float
-    kind: str
-    df: float | None = None
+    prior: Prior
     entry: str = ""
     notes: tuple[str, ...] = ()
 
@@ -72,8 +70,8 @@ def as_dict(table: Sequence[Chances], policy: Policy, rule: MetricRule, known: K
         "role": rule.role.value,
         "scale": rule.scale.value,
         "margin": rule.margin,
-        "spread": known.sd,
-        "spread_kind": known.kind,
+        "spread": known.prior.sd,
+        "spread_kind": known.prior.kind,
         "spread_entry": known.entry or None,
         "notes": list(known.notes),
         "chances": [
@@ -92,8 +90,8 @@ def as_dict(table: Sequence[Chances], policy: Policy, rule: MetricRule, known: K
 
 def title(policy: Policy, rule: MetricRule, known: KnownSpread) -> str:
     """`perf, step_time: spread 2.00 % (shipped with the policy), margin 8.00 %`."""
-    spread, margin = (amount(value, rule, rule.scale is Scale.LOG) for value in (known.sd, rule.margin))
-    return f"{policy.name}, {rule.name}: spread {spread} ({SOURCES[known.kind]}), margin {margin}"
+    spread, margin = (amount(value, rule, rule.scale is Scale.LOG) for value in (known.prior.sd, rule.margin))
+    return f"{policy.name}, {rule.name}: spread {spread} ({SOURCES[known.prior.kind]}), margin {margin}"
 
 
 def _meaning(rule: MetricRule) -> str:

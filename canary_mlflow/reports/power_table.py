@@ -93,7 +93,7 @@ def _cells(row: Row) -> list[str]:
         "never" if each.smallest is None else change(as_change(rule, each.smallest), relative, rule.unit)
         for each in row.reached
     ]
-    spread = amount(row.spread.sd, rule, relative)
+    spread = amount(row.spread.prior.sd, rule, relative)
     return [rule.name, str(rule.role), spread, within, *seen, *(_percent(each.unchanged) for each in row.reached)]
 
 
@@ -104,13 +104,11 @@ def _percent(chance: float) -> str:
 
 def _sources(rows: Sequence[Row]) -> str:
     """`shipped with the policy`; if there are several kinds, which rules have which."""
-    kinds = dict.fromkeys(row.spread.kind for row in rows)
+    kinds = dict.fromkeys(row.spread.prior.kind for row in rows)
     if len(kinds) == 1:
         return SOURCES[next(iter(kinds))]
-    named = (
-        f"{SOURCES[kind]} ({', '.join(row.rule.name for row in rows if row.spread.kind == kind)})" for kind in kinds
-    )
-    return ", ".join(named)
+    rules = {kind: [row.rule.name for row in rows if row.spread.prior.kind == kind] for kind in kinds}
+    return ", ".join(f"{SOURCES[kind]} ({', '.join(names)})" for kind, names in rules.items())
 
 
 def as_dict(table: Table) -> dict[str, Any]:
@@ -126,8 +124,8 @@ def as_dict(table: Table) -> dict[str, Any]:
                 "role": row.rule.role.value,
                 "scale": row.rule.scale.value,
                 "margin": row.rule.margin,
-                "spread": row.spread.sd,
-                "spread_kind": row.spread.kind,
+                "spread": row.spread.prior.sd,
+                "spread_kind": row.spread.prior.kind,
                 "spread_entry": row.spread.entry or None,
                 "reached": [
                     {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -65,14 +64,9 @@ class Chances:
         return 1.0 - self.block(0.0) if self.rule.role is Role.GUARD else self.passed(0.0)
 
 
-def chances(policy: Policy, rule: MetricRule, prior: Prior, sizes: Sequence[tuple[int, int]]) -> list[Chances]:
-    """What a rule says if runs spread as `prior` says, on the rule's scale, for each (baseline, candidate) size, with
-    BLOCK at the rule's share of the level."""
-    return [_chances(policy, rule, prior, size) for size in sizes]
-
-
-def _chances(policy: Policy, rule: MetricRule, prior: Prior, size: tuple[int, int]) -> Chances:
-    """By the judge's own comparison of runs with the spread that `prior` states."""
+def chances(policy: Policy, rule: MetricRule, prior: Prior, size: tuple[int, int]) -> Chances:
+    """What a rule says of so many (baseline, candidate) runs if they spread as `prior` says, on the rule's scale, with
+    BLOCK at the rule's share of the level: by the judge's own comparison."""
     both, margin, rows = rule.worse is Worse.BOTH, rule.harm_margin, []
     design = Design(baseline_runs=size[0], candidate_runs=size[1], paired=False, two_sided=both)
     for point in prior.sd * _normal_points(POINTS, sum(size)):

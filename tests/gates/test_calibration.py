@@ -22,7 +22,7 @@ EFFECTS = (0.0, 0.5, 1.5)
 def predicted(tier, name, sd, size, **facts):
     policy = load_policy(tier).resolve(facts)
     rule = next(rule for rule in policy.rules if rule.name == name)
-    return policy, rule, chances(policy, rule, Prior(sd=sd, df=SHIPPED_DF, kind="given"), [size])[0]
+    return policy, rule, chances(policy, rule, Prior(sd=sd, df=SHIPPED_DF, kind="given"), size)
 
 
 def drawn(policy, rule, sd, size, effect):
@@ -61,12 +61,12 @@ def test_both_directions_count_where_both_are_harm(effect, size):
 def test_a_rule_that_does_not_decide_never_blocks(smoke):
     rule, prior = smoke.rules[0], Prior(sd=0.02, df=4, kind="given")
     for role, passes in ((Role.ADVISORY, True), (Role.IGNORE, False)):
-        (found,) = chances(smoke, replace(rule, role=role), prior, [(5, 3)])
+        found = chances(smoke, replace(rule, role=role), prior, (5, 3))
         assert [found.block(harm) for harm in (0.0, 3.0)] == [0.0, 0.0]
         assert (found.passed(0.0) > 0.9) is passes
 
 
 def test_a_spread_known_from_many_runs_lets_single_runs_pass_more_often(smoke):
     priors = [Prior(sd=0.03, df=df, kind="given") for df in (1.0, 10.0)]
-    few, many = (chances(smoke, smoke.rules[0], prior, [(1, 1)])[0].passed(0.0) for prior in priors)
+    few, many = (chances(smoke, smoke.rules[0], prior, (1, 1)).passed(0.0) for prior in priors)
     assert many > few + 0.2

@@ -103,7 +103,8 @@ def test_resplits_of_unchanged_runs_hardly_ever_block_and_of_two_versions_do(smo
 
 def test_power_is_the_error_level_at_the_margin_and_rises_with_runs(smoke):
     rule = smoke.rules[0]
-    one, three, five = chances(smoke, rule, Prior(sd=0.03, df=4, kind="given"), [(5, 1), (5, 3), (5, 5)])
+    prior = Prior(sd=0.03, df=4, kind="given")
+    one, three, five = (chances(smoke, rule, prior, size) for size in ((5, 1), (5, 3), (5, 5)))
     beyond = 1.5 * rule.harm_margin
     assert 0.02 < three.passed(rule.harm_margin) <= smoke.alpha_pass, "no larger than its prior, it is not narrowed"
     assert one.block(beyond) == 0.0, "one run never blocks"
