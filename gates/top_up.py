@@ -54,27 +54,32 @@ def next_look(
     that has them, so that whatever is promoted was judged by all of its runs.
     """
     assert verdict.look is not None, "the verdict was no look of a plan"
-    have, most = verdict.planned_runs or 0, policy.looks.runs[-1]
+    have = verdict.planned_runs or 0
     if owing is not None:
         numbered = enumerate(policy.looks.runs, 1)
         later = next(((look, count) for look, count in numbered if look > verdict.look and count >= owing), None)
         if later is not None:
             reason = f"nothing found in {runs(have, 'candidate')}, a champion needs {owing}"
             return TopUp(look=later[0], candidate_runs=later[1], reason=reason)
-    if verdict.outcome is not Outcome.INCONCLUSIVE:
-        return TopUp(look=None, candidate_runs=have, reason=f"decided: {verdict.outcome}")
-    if verdict.look == len(policy.looks.runs):
-        said = f"the plan ends with {runs(most, 'candidate')}" if have >= most else "it was the last of the plan"
-        return TopUp(look=None, candidate_runs=have, reason=said)
-    if verdict.reason_code is ReasonCode.BROKEN_OFF and not again:
-        return TopUp(look=None, candidate_runs=have, reason="what broke off is not made again, or not any more")
-    answered = (ReasonCode.INVALID_ENVIRONMENT,) if fresh else ()
-    if verdict.reason_code not in (*_MORE_RUNS_HELP, *answered):
-        return TopUp(look=None, candidate_runs=have, reason=f"more runs are no answer to {verdict.reason_code}")
-    if hopeless := _hopeless(policy, verdict, most, fresh):
-        return TopUp(look=None, candidate_runs=have, reason=hopeless)
+    if stop := _why_stop(policy, verdict, have, fresh=fresh, again=again):
+        return TopUp(look=None, candidate_runs=have, reason=stop)
     wanted = policy.looks.runs[verdict.look]
     return TopUp(look=verdict.look + 1, candidate_runs=wanted, reason=f"undecided after {runs(have, 'candidate')}")
+
+
+def _why_stop(policy: Policy, verdict: Verdict, have: int, *, fresh: bool, again: bool) -> str:
+    """Why no look should follow; '' if one should."""
+    most = policy.looks.runs[-1]
+    if verdict.outcome is not Outcome.INCONCLUSIVE:
+        return f"decided: {verdict.outcome}"
+    if verdict.look == len(policy.looks.runs):
+        return f"the plan ends with {runs(most, 'candidate')}" if have >= most else "it was the last of the plan"
+    if verdict.reason_code is ReasonCode.BROKEN_OFF and not again:
+        return "what broke off is not made again, or not any more"
+    answered = (ReasonCode.INVALID_ENVIRONMENT,) if fresh else ()
+    if verdict.reason_code not in (*_MORE_RUNS_HELP, *answered):
+        return f"more runs are no answer to {verdict.reason_code}"
+    return _hopeless(policy, verdict, most, fresh)
 
 
 def to_run_again(
