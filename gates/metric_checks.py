@@ -90,7 +90,7 @@ _SEEN = {
 }
 
 
-def conclude(policy: Policy, weighed: Weighed, level: float, plan: Policy, power: float = POWER) -> Check:
+def conclude(policy: Policy, weighed: Weighed, level: float, plan: Policy, power: float) -> Check:
     """The check with its outcome. `level`: this rule's share of the level of BLOCK. `plan`: the policy with its full
     error levels, which says how many runs would decide with probability `power`."""
     rule, found = weighed.rule, weighed.found
@@ -112,7 +112,7 @@ def conclude(policy: Policy, weighed: Weighed, level: float, plan: Policy, power
 
 
 def _inconclusive(
-    policy: Policy, weighed: Weighed, evidence: Evidence, line: str, alpha_block: float, power: float
+    plan: Policy, weighed: Weighed, evidence: Evidence, line: str, alpha_block: float, power: float
 ) -> Check:
     """A check that says what the interval shows, what is missing (runs, less noise, distance from the limit) and how
     many runs would decide."""
@@ -120,16 +120,16 @@ def _inconclusive(
     beyond = found.harm > found.margin
     standing = evidence.standing(rule.worse is Worse.BOTH)
     alone = found.design.baseline_runs == found.design.candidate_runs == 1
-    least = max(LEAST_TO_BLOCK, policy.min_baseline_runs) if beyond else 1 + alone
-    needed = partial(runs_needed, found, alpha_pass=policy.alpha_pass, alpha_block=alpha_block, power=power)
+    least = max(LEAST_TO_BLOCK, plan.min_baseline_runs) if beyond else 1 + alone
+    needed = partial(runs_needed, found, alpha_pass=plan.alpha_pass, alpha_block=alpha_block, power=power)
     harmless, at_estimate = needed(truth=0.0, least=1 + alone), needed(truth=max(0.0, found.harm), least=least)
-    could_pass = not alone and pass_probability(found, found.design, 0.0, policy.alpha_pass) >= power
+    could_pass = not alone and pass_probability(found, found.design, 0.0, plan.alpha_pass) >= power
     if harmless is None and at_estimate and standing is Standing.BEYOND:
         code, more = ReasonCode.TOO_FEW_RUNS, at_estimate
         missing = f"too few runs to BLOCK, {runs(more)} per side would"
     elif harmless is None:
         code, more, missing = ReasonCode.TOO_NOISY, None, _past_deciding(rule, found)
-    elif not could_pass or (beyond and not enough_to_block(policy, found.design)):
+    elif not could_pass or (beyond and not enough_to_block(plan, found.design)):
         code, more = ReasonCode.TOO_FEW_RUNS, max(harmless, at_estimate or 0, least)
         other = " of other seeds" if weighed.repeated else ""
         missing = f"too few runs to decide, {runs(more)} per side{other} would"
@@ -138,7 +138,7 @@ def _inconclusive(
         missing = "too close to the limit to decide" + (f", {runs(more)} per side would" if more else "")
     sizes = f" ({runs(evidence.baseline_runs, 'baseline')}, {runs(evidence.candidate_runs, 'candidate')})"
     # A guard leaves a verdict open only where harm beyond its limit is likely.
-    silent = rule.role is Role.ADVISORY or (rule.role is Role.GUARD and found.p_harm > policy.alpha_pass)
+    silent = rule.role is Role.ADVISORY or (rule.role is Role.GUARD and found.p_harm > plan.alpha_pass)
     outcome = CheckOutcome.NOT_JUDGED if silent else CheckOutcome.INCONCLUSIVE
     reason = f"{line}: {_SEEN[standing].format(_range(evidence))}{missing}{sizes}"
     return check_of(

@@ -267,7 +267,7 @@ def _rounding_of(key: str, runs: Sequence[Run]) -> float:
     return finest * GROWS ** (int(step) - 1) if bare(key).startswith(FIRST) and step.isdigit() else finest
 
 
-def _rounding(run: Run, variant: str = "") -> float:
+def _rounding(run: Run, variant: str) -> float:
     own = f"{variant}/training.precision" if variant else "training.precision"
     return ROUNDING.get(run.facts.get(own, ""), LOOSEST)
 
