@@ -11,11 +11,11 @@ from gates.model.summaries import SUMMARIES, iqm
 
 UNEQUAL = 0.1  # of the steps of a run
 _PLACES = {
-    1.0: "end at different steps ({} and {})",
-    0.0: "begin at different steps ({} and {})",
-    0.5: "have half of their points up to different steps ({} and {})",
-    0.25: "have a quarter of their points up to different steps ({} and {})",
-    0.75: "have three quarters of their points up to different steps ({} and {})",
+    1.0: "end at",
+    0.0: "begin at",
+    0.5: "have half of their points up to",
+    0.25: "have a quarter of their points up to",
+    0.75: "have three quarters of their points up to",
 }
 
 
@@ -32,7 +32,7 @@ def incomparable(
     longest = max(reading.last_step for reading in everyone)
     too_early = [end for end in unread if end < (1 - UNEQUAL) * longest]
     if rule.must_have and too_early:
-        where = _PLACES[1.0].format(min(too_early), f"{longest:.0f}")
+        where = _at_different_steps(1.0, [min(too_early), longest])
         return f"the runs {where}: if one failed, what is recorded of it must say so"
     if SUMMARIES[rule.reduction].single:
         return _other_progress(rule, everyone, too_early)
@@ -57,7 +57,7 @@ def _other_progress(rule: MetricRule, readings: Sequence[Reading], too_early: Se
         return ""
     ends = [*too_early, *(int(reading.series.steps[-1]) for reading in readings)]
     if min(ends) < (1 - UNEQUAL) * max(ends):
-        return f"the runs {_PLACES[1.0].format(min(ends), max(ends))}, so {rule.info.label} is not comparable"
+        return f"the runs {_at_different_steps(1.0, ends)}, so {rule.info.label} is not comparable"
     return ""
 
 
@@ -71,12 +71,16 @@ def _other_part(rule: MetricRule, readings: Sequence[Reading], too_early: Sequen
         steps = [each / spacing for each, spacing in zip(steps, spacings, strict=True)]
         longest, spacings, too_early = max(float(each[-1]) for each in steps), [1.0], ()
     most = max([UNEQUAL * longest, *spacings])  # points lie no closer than this
-    for place, words in _PLACES.items():
+    for place in _PLACES:
         found = [float(each[round(place * (len(each) - 1))]) for each in steps]
         found += [float(end) for end in too_early if place == 1.0]
         if max(found) - min(found) > most:
-            return words.format(f"{min(found):.0f}", f"{max(found):.0f}")
+            return _at_different_steps(place, found)
     return ""
+
+
+def _at_different_steps(place: float, steps: Sequence[float]) -> str:
+    return f"{_PLACES[place]} different steps ({min(steps):.0f} and {max(steps):.0f})"
 
 
 def _changes(rule: MetricRule, stick: Yardstick, reading: Reading) -> bool:
