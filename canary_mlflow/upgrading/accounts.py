@@ -14,6 +14,7 @@ from typing import TypeVar
 from canary_mlflow.tracking.schema import canonical
 from gates.facts.exact import GROWS, last_digit
 from gates.model.metrics import METRICS
+from gates.model.wording import told_apart
 
 Course = Mapping[tuple[int, str], Sequence[tuple[int, float]]]
 """Trainer, key → step and value, in the order in which they were logged."""
@@ -101,7 +102,7 @@ def other_course(before: Sequence[Account], now: Account, rounding: float) -> It
         limit = max(worst and JUMP, rounding) if _jumps(key) else max(known, rounding)
         if apart > limit * GROWS:
             kind = LOGGED if _decides(key) and not _shifted(key, steady[trainer, key], values) else BESIDES
-            yield f"{kind}{key}", f"{key} of step {step} {_numbers(value, values[at][1])}"
+            yield f"{kind}{key}", f"{key} of step {step} {told_apart(value, values[at][1])}"
         elif not _jumps(key):  # what is no rounding, such as an entropy defined anew, excuses nothing later
             worst = max(worst, apart)
     yield from _other_length(before, now)
@@ -186,7 +187,7 @@ def _other_tensors(name: str, here: Tensors, there: Tensors, steady: Set[str]) -
         elif norm is None or other is None or tensor not in steady:
             continue
         elif not math.isclose(norm, other, rel_tol=SAVED_APART):
-            yield "saved.values", f"norm of {tensor} in {name} {_numbers(norm, other)}"
+            yield "saved.values", f"norm of {tensor} in {name} {told_apart(norm, other)}"
 
 
 def other_texts(before: Sequence[Account], now: Account) -> Iterator[tuple[str, str]]:
@@ -231,8 +232,3 @@ def dearer(before: Sequence[Costs], now: Sequence[Costs], unit: float) -> Iterat
         if min(there) > MORE * max(here) and (median(there) - median(here)) * scale > LEAST[key]:
             values = f"{median(here) * scale:.3g} → {median(there) * scale:.3g} {unit_name}"
             yield key, f"{what} {values} ({median(there) / median(here):.2f} times)"
-
-
-def _numbers(here: float, there: float) -> str:
-    digits = next((n for n in (4, 6, 9) if f"{here:.{n}g}" != f"{there:.{n}g}"), 17)
-    return f"{here:.{digits}g} → {there:.{digits}g}"

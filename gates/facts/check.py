@@ -13,7 +13,7 @@ from gates.model.policy import Policy
 from gates.model.records import Run
 from gates.model.sides import ABSENT
 from gates.model.verdict import Check, CheckOutcome, Difference, ReasonCode, hard_check
-from gates.model.wording import around_difference, listed
+from gates.model.wording import around_difference, listed, told_apart
 
 NAMES = {
     "data.rows": "rows trained on",
@@ -31,7 +31,6 @@ NAMES = {
 }
 SHOWN = 3  # differences that a reason names
 LONGEST = 60  # characters of a value
-DIGITS = (4, 6, 9, 17)
 UNCHANGED = "configuration, data and seeds are the same, but"
 UNEXPLAINED = "data and seeds are the same, and no setting that was changed can explain"
 
@@ -133,13 +132,13 @@ def _groups(before: str, now: str) -> str:
 
 
 def _numbers(before: str, now: str) -> str:
-    """Two numbers with just enough digits to tell them apart; '' for values that are not numbers."""
+    """Two numbers, and how many times as large the second is; '' for values that are not numbers."""
     try:
         here, there = float(before), float(now)
     except ValueError:
         return ""
     if before.isdigit() and now.isdigit():
         return f"{before} → {now}"
-    told = next((f"{here:.{n}g} → {there:.{n}g}" for n in DIGITS if f"{here:.{n}g}" != f"{there:.{n}g}"), "")
+    told = told_apart(here, there)
     factor = there / here if here and math.isfinite(here) else math.nan
     return f"{told} ({factor:.3g} times)" if factor > 2 or 0 < factor < 0.5 else told

@@ -66,6 +66,12 @@ def around_difference(before: str, now: str, longest: int) -> tuple[str, str]:
     return found[0], found[1]
 
 
+def told_apart(before: float, now: float) -> str:
+    """'0.6931 → 2.773', with just enough digits to tell them apart; '' for equal numbers."""
+    pairs = ((f"{before:.{digits}g}", f"{now:.{digits}g}") for digits in (4, 6, 9, 17))
+    return next((f"{here} → {there}" for here, there in pairs if here != there), "")
+
+
 def runs(count: int, side: str = "") -> str:
     """'1 run', '3 candidate runs'."""
     return " ".join(part for part in (str(count), side, "run" if count == 1 else "runs") if part)
