@@ -29,9 +29,9 @@ from campaign import write  # the path is set above
 from regression_rows import HARMLESS, LATER, OWN, ROWS, UNSEEN, WIDER, Row
 
 from canary_mlflow.errors import CanaryError
+from canary_mlflow.reports.facts import differing
 from canary_mlflow.reports.upgrade import explained
 from canary_mlflow.upgrading.environments import build
-from canary_mlflow.upgrading.judging import other_facts
 from canary_mlflow.upgrading.pins import lock
 from canary_mlflow.upgrading.probing import Prober
 from canary_mlflow.upgrading.upgrade import Plan, Trial
@@ -97,7 +97,7 @@ def try_(row: Row, work: Path, *, releases: bool) -> dict[str, Any]:
         "right": named[:1] == [row.culprit],
         "moved": len(plan.changes),
         "defaults": [[one.key, one.before[:60], one.now[:60], one.explains] for one in found.defaults],
-        "besides": [one.key for one in other_facts(found.finding) if not one.decides][:8],
+        "besides": [one.key for one in differing(found.finding.differences) if not one.decides][:8],
         "probes": len(found.probes),
         "minutes": round(found.seconds / 60, 1),
     }

@@ -21,6 +21,7 @@ from canary_mlflow.findings import Finding, Level
 from canary_mlflow.installation import packages, pins, plugin, python
 from canary_mlflow.reports.figures import count
 from canary_mlflow.tracking.places import without_password
+from gates.model.wording import listed
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -126,7 +127,8 @@ def folders(fix: bool) -> Finding:
         return Finding(name="scratch", level=Level.OK, found=f"{remove_left_behind()} folders removed")
     if not (found := left_behind()):
         return Finding(name="scratch", level=Level.OK, found="no folder of a killed process")
-    return Finding(name="scratch", level=Level.WARN, found=f"left by killed processes: {some(found)}", advice=FIX)
+    shown = listed([*map(str, found)], SHOWN)
+    return Finding(name="scratch", level=Level.WARN, found=f"left by killed processes: {shown}", advice=FIX)
 
 
 def store(tracking_uri: str | None, *, fix: bool = False) -> Iterator[Finding]:
@@ -221,7 +223,7 @@ def left_open(client: MlflowClient, fix: bool) -> Finding:
         return Finding(name="killed", level=Level.OK, found=f"{leftovers.close_left_open(client)} runs ended as FAILED")
     if not (found := leftovers.left_open(client)):
         return Finding(name="killed", level=Level.OK, found="no run of a killed process reads RUNNING")
-    shown = some([run.info.run_id for run in found])
+    shown = listed([run.info.run_id for run in found], SHOWN)
     return Finding(name="killed", level=Level.WARN, found=f"RUNNING, and their processes are gone: {shown}", advice=FIX)
 
 
@@ -238,15 +240,9 @@ def running(client: MlflowClient) -> Finding:
     return Finding(
         name="runs",
         level=Level.WARN,
-        found=f"RUNNING for over {STALE_HOURS:.0f} h: {some(stale)}",
+        found=f"RUNNING for over {STALE_HOURS:.0f} h: {listed(stale, SHOWN)}",
         advice=f"if nothing trains there any more, close each: {closing_command(client.tracking_uri)}",
     )
-
-
-def some(found: Sequence[object]) -> str:
-    """The first few, and how many more there are."""
-    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    return ", ".join(map(str, found[:SHOWN])) + more
 
 
 def closing_command(uri: str) -> str:

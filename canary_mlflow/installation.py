@@ -12,6 +12,7 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.findings import Finding, Level
 from canary_mlflow.interpreter import TRAINING_STACK
 from canary_mlflow.policies import conf_dir
+from gates.model.wording import listed
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -128,5 +129,4 @@ def pins(file: Path | None = None) -> Iterator[Finding]:
     if not other:
         yield Finding(name="pins", level=Level.OK, found=f"every installed package has its version of {file.name}")
         return
-    shown = ", ".join(other[:SHOWN]) + (f" and {len(other) - SHOWN} more" if len(other) > SHOWN else "")
-    yield Finding(name="pins", level=Level.WARN, found=shown, advice=f"pip install -r {file}")
+    yield Finding(name="pins", level=Level.WARN, found=listed(other, SHOWN), advice=f"pip install -r {file}")

@@ -6,7 +6,7 @@ from canary_mlflow.reports.decision import Decision
 from gates.facts.differences import CONFIGURATION, GROUPS, WORKLOAD
 from gates.facts.exact import FACTS
 from gates.model.verdict import Difference, Verdict
-from gates.model.wording import around_difference
+from gates.model.wording import around_difference, listed
 
 SHOWN = 6  # differences that a sentence lists
 LONGEST = 40  # characters of a value
@@ -19,8 +19,7 @@ def changed(decision: Decision, most: int = SHOWN) -> str:
         return ""
     found = [one for one in verdict.differences if one.group != FACTS]
     if found:
-        more = f"; and {len(found) - most} more" if len(found) > most else ""
-        return f"Changed: {'; '.join(difference(one) for one in found[:most])}{more}.{unknown(verdict)}"
+        return f"Changed: {listed([*map(difference, found)], most, clauses=True)}.{unknown(verdict)}"
     if verdict.compared:
         return f"Changed: nothing that is recorded ({', '.join(compared(verdict))}).{unknown(verdict)}"
     return "Changed: unknown, the runs of both sides do not say what they were made with."

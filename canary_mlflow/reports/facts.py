@@ -12,6 +12,7 @@ from gates.facts.differences import CODE, CONFIGURATION, PACKAGES
 from gates.facts.exact import FACTS, bare
 from gates.facts.purpose import may_explain
 from gates.model.verdict import Difference
+from gates.model.wording import listed
 
 SHOWN = 4  # facts that a sentence names
 LINKED = 4  # changes that the sentence names
@@ -38,9 +39,8 @@ def exact(decision: Decision, most: int = SHOWN, *, origins: bool = True) -> str
     facts = differing(decision.verdict.differences)
     if not facts:
         return ""
-    more = f"; and {len(facts) - most} more" if len(facts) > most else ""
     where = origin(facts, decision.verdict.differences) if origins else ""
-    return f"Differs exactly: {'; '.join(map(said, facts[:most]))}{more}.{where}"
+    return f"Differs exactly: {listed([*map(said, facts)], most, clauses=True)}.{where}"
 
 
 def differing(found: Sequence[Difference]) -> list[Difference]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from canary_mlflow.reports.facts import differing
 from canary_mlflow.reports.figures import count
-from canary_mlflow.upgrading.judging import other_facts
 from canary_mlflow.upgrading.upgrade import Culprit, Default, Plan, Upgrade
 from gates.facts.check import said
+from gates.model.wording import listed
 
 SHOWN = 5
 
@@ -24,14 +25,13 @@ def lines(found: Upgrade) -> Iterator[str]:
     if found.culprit is not None:
         yield f"  {explained(found.culprit)}"
         if rest := found.culprit.unexplained:
-            more = f"; and {len(rest) - SHOWN} more" if len(rest) > SHOWN else ""
-            yield f"  Not with that alone, so that another package has a part in it: {'; '.join(rest[:SHOWN])}{more}."
+            left = listed(rest, SHOWN, clauses=True)
+            yield f"  Not with that alone, so that another package has a part in it: {left}."
     yield from _defaults(found.defaults)
     flipped = {default.key for default in found.defaults}
-    shown = [one for one in other_facts(found.finding) if not one.decides and one.key not in flipped]
-    if shown:
-        more = f"; and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
-        yield f"  Also differs: {'; '.join(map(said, shown[:SHOWN]))}{more}."
+    others = [one for one in differing(found.finding.differences) if not one.decides and one.key not in flipped]
+    if others:
+        yield f"  Also differs: {listed([*map(said, others)], SHOWN, clauses=True)}."
     if found.finding.besides:
         yield f"  Logged or saved otherwise: {'; '.join(found.finding.besides[:SHOWN])}."
     if found.finding.work:
@@ -100,6 +100,4 @@ def most_probes(changes: int) -> int:
 
 
 def _changes(found: Upgrade) -> str:
-    names = [str(one) for one in found.changes[:SHOWN]]
-    more = f" and {len(found.changes) - SHOWN} more" if len(found.changes) > SHOWN else ""
-    return f"{', '.join(names) or 'nothing moves'}{more}"
+    return listed([*map(str, found.changes)], SHOWN) or "nothing moves"

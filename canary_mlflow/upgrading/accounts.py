@@ -14,7 +14,7 @@ from typing import TypeVar
 from canary_mlflow.tracking.schema import canonical
 from gates.facts.exact import GROWS, last_digit
 from gates.model.metrics import METRICS
-from gates.model.wording import told_apart
+from gates.model.wording import listed, told_apart
 
 Course = Mapping[tuple[int, str], Sequence[tuple[int, float]]]
 """Trainer, key → step and value, in the order in which they were logged."""
@@ -179,7 +179,7 @@ def _other_tensors(name: str, here: Tensors, there: Tensors, steady: Set[str]) -
         ("saved.more", "also holds", sorted(there.keys() - here.keys())),
     ):
         if found:
-            yield key, f"{name} {clause} {found[0]}{f' and {len(found) - 1} more' if len(found) > 1 else ''}"
+            yield key, f"{name} {clause} {listed(found, 1)}"
     for tensor in sorted(here.keys() & there.keys()):
         (shape, kind, norm), (other_shape, other_kind, other) = here[tensor], there[tensor]
         if (shape, kind) != (other_shape, other_kind):
@@ -208,7 +208,7 @@ def other_texts(before: Sequence[Account], now: Account) -> Iterator[tuple[str, 
             (f"{BESIDES}text", [key for key in lost if held[key]]),
         ):
             if found:
-                yield kind, f"{name} lacks {found[0]}{f' and {len(found) - 1} more' if found[1:] else ''}"
+                yield kind, f"{name} lacks {listed(found, 1)}"
 
 
 def _by_occurrence(saved: Sequence[tuple[str, Held]]) -> dict[tuple[str, int], Held]:

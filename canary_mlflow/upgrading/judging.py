@@ -11,7 +11,7 @@ from itertools import chain
 from canary_mlflow.upgrading.accounts import BESIDES, REPEATS, dearer, other_course, other_files, other_texts
 from canary_mlflow.upgrading.probing import Probe
 from gates.facts.check import said
-from gates.facts.exact import FACTS, LOOSEST, ROUNDING, bare, fact_differences, regressions
+from gates.facts.exact import LOOSEST, ROUNDING, bare, fact_differences, regressions
 from gates.facts.work import MATERIAL, WORK, beyond, compare_work
 from gates.model.records import Run
 from gates.model.verdict import Difference
@@ -168,9 +168,3 @@ def _pairs(before: Sequence[Run], now: Sequence[Run]) -> list[tuple[Run, Run]]:
         for left, right in zip(_trainings(before), _trainings(now), strict=False)
         for here in left for there in right if here.seed == there.seed
     ]  # fmt: skip
-
-
-def other_facts(finding: Finding) -> list[Difference]:
-    """The facts that differ beyond rounding, those that decide first."""
-    return sorted((one for one in finding.differences if one.group == FACTS and not one.rounding),
-                  key=lambda one: not one.decides)  # fmt: skip

@@ -22,6 +22,7 @@ from canary_mlflow.upgrading.probing import MISUSED, Probe, Prober
 from canary_mlflow.upgrading.uv import Unbuildable, pip_environment
 from gates.facts.exact import bare
 from gates.model.sides import ABSENT
+from gates.model.wording import listed
 
 LIKELY = ("trl", "transformers", "peft", "accelerate", "torch", "datasets", "tokenizers", "bitsandbytes", "numpy")
 """Where regressions of trainings came from, the commonest first (docs/why.md)."""
@@ -262,7 +263,7 @@ class Trial:
         def test(moves: Sequence[Change]) -> Answer:
             if len(moves) == len(order):
                 return Answer.BAD
-            return self.answer(self.finding(moves, listed(moves), finding), finding)
+            return self.answer(self.finding(moves, alone(moves), finding), finding)
 
         packages = smallest(order, test)
         names = {one.name for one in packages}
@@ -275,10 +276,10 @@ class Trial:
         """The symptoms that these packages alone do not show; none where they are all that move."""
         if len(packages) == len(self.order):
             return ()
-        alone = self.finding(packages, listed(packages), finding)
-        if isinstance(alone, str) or any(one.key.startswith(CRASH) for one in alone.symptoms):  # nothing came after it
+        found = self.finding(packages, alone(packages), finding)
+        if isinstance(found, str) or any(one.key.startswith(CRASH) for one in found.symptoms):  # nothing came after it
             return ()
-        shown = {one.key for one in alone.symptoms}
+        shown = {one.key for one in found.symptoms}
         return tuple(one.said for one in finding.symptoms if one.key not in shown)
 
     def answer(self, found: Finding | str, wanted: Finding) -> Answer:
@@ -397,10 +398,9 @@ def json_or_text(text: str) -> Any:
         return text
 
 
-def listed(moves: Sequence[Change]) -> str:
+def alone(moves: Sequence[Change]) -> str:
     """`trl 1.14.2 → 1.15.0 and 2 more alone`."""
-    more = f" and {len(moves) - 1} more" if len(moves) > 1 else ""
-    return f"{moves[0]}{more} alone"
+    return f"{listed([*map(str, moves)], 1)} alone"
 
 
 def _default(one: Any) -> Default:

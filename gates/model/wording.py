@@ -91,10 +91,11 @@ def together(names: Iterable[str]) -> str:
     return f"{word}s {listed([name.partition(' ')[2] for name in found], most=10)}"
 
 
-def listed(items: Sequence[str], most: int = 3) -> str:
-    """'a, b, c and 2 more'."""
-    shown = ", ".join(items[:most])
-    return shown if len(items) <= most else f"{shown} and {len(items) - most} more"
+def listed(items: Sequence[str], most: int = 3, *, clauses: bool = False) -> str:
+    """'a, b, c and 2 more'; of clauses, 'a; b; c; and 2 more'."""
+    between, last = ("; ", "; and") if clauses else (", ", " and")
+    shown = between.join(items[:most])
+    return shown if len(items) <= most else f"{shown}{last} {len(items) - most} more"
 
 
 def sentence_case(text: str) -> str:
