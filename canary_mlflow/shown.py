@@ -90,10 +90,10 @@ def finalized(value: Any) -> Any:
     return visible(value, keep="\n\t", most=len(value)) if type(value) is str else value
 
 
-def json_text(value: Any, *, indent: int | None = 2) -> str:
+def json_text(value: Any) -> str:
     """JSON ready to print: letters of every language as they are, unprintable characters escaped. Raises ValueError for
     NaN and infinities."""
-    text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     return _JSON_ESCAPED.sub(lambda found: json.dumps(found.group())[1:-1], text)
 
 
@@ -104,7 +104,12 @@ def echo(text: object = "", *, err: bool = False) -> None:
     click.echo(visible(str(text)), err=err)
 
 
-def echo_lines(text: str, *, err: bool = False) -> None:
+def echo_lines(text: str) -> None:
     """Print a text of several lines. Its values must be one line each already, as `shown` makes them."""
     for line in text.splitlines():
-        echo(line, err=err)
+        echo(line)
+
+
+def say(line: str) -> None:
+    """Print a line for people, on stderr, that begins with `canary:`."""
+    echo(f"canary: {line}", err=True)

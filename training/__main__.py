@@ -29,6 +29,7 @@ from canary_mlflow.loading import collect_seldom
 from canary_mlflow.notify.session import ask
 from canary_mlflow.notify.webhooks import FILE as WEBHOOKS
 from canary_mlflow.policies import conf_dir
+from canary_mlflow.shown import say
 from training import submitting
 from training.ahead import begun
 from training.command_line import expand, parse
@@ -70,7 +71,6 @@ def _run(argv: list[str]) -> int:
         return _alone(jobs[0])
     store = _may_begin(configs, in_sweep=line.multirun)
     if line.multirun:
-        from training.in_session import say
         from training.sweep import run_sweep
 
         if said := submitting.note(jobs[0].launcher, store):
@@ -83,7 +83,6 @@ def _run(argv: list[str]) -> int:
 def _may_begin(configs: Sequence[CanaryConfig], *, in_sweep: bool = False) -> str:
     """Refuse what only the libraries, the ledger or the store know to be wrong; the store's address otherwise."""
     from training.check_reward import precheck
-    from training.in_session import say
 
     for said in precheck(configs):
         say(said)

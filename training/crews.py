@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from canary_mlflow.launching.cluster import Cluster, Task, Unit, connected, needs_of
 from canary_mlflow.launching.on_cluster import forget, node_of_seed, say_units
+from canary_mlflow.shown import say
 from canary_mlflow.tracking.exceptions import Raised
 from canary_mlflow.tracking.owner import lease
 from canary_mlflow.tracking.store import resolve
 from training import launch
 from training.ahead import crew_of
 from training.config import CanaryConfig
-from training.in_session import say
 from training.plain import to_plain
 from training.process import Prepared, Result, Worker
 

@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from canary_mlflow.edge import OUTSIDE, as_one_line, unwinding
 from canary_mlflow.errors import CanaryError, UsageError, one_line
-from canary_mlflow.shown import echo
+from canary_mlflow.shown import say
 from canary_mlflow.tracking.failures import Terminated
 
 
@@ -21,10 +21,10 @@ def ended(work: Callable[[], int]) -> int:
         with unwinding():
             return work()
     except CanaryError as error:
-        echo(f"canary: {error}", err=True)
+        say(str(error))
         return error.exit_code
     except (HydraException, OmegaConfBaseException) as error:
-        echo(f"canary: {one_line(error)}", err=True)
+        say(one_line(error))
         return UsageError.exit_code
     except Exception as error:  # noqa: BLE001 - Python's own exit code 1 would read as BLOCK
         line = as_one_line(error)
@@ -36,5 +36,5 @@ def ended(work: Callable[[], int]) -> int:
     except (KeyboardInterrupt, Terminated) as error:
         how = str(error) or "interrupted"
         with suppress(OSError):  # the terminal may be what went away
-            echo(f"canary: {how}; runs that had not ended are recorded as FAILED", err=True)
+            say(f"{how}; runs that had not ended are recorded as FAILED")
         return OUTSIDE

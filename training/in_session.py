@@ -12,7 +12,7 @@ from canary_mlflow.errors import BrokeOff, CanaryError
 from canary_mlflow.launching.cluster import Cluster, connected, needs_of
 from canary_mlflow.launching.makers import Launched
 from canary_mlflow.launching.on_cluster import OnCluster, Side
-from canary_mlflow.shown import echo
+from canary_mlflow.shown import say
 from training.config import CanaryConfig
 
 if TYPE_CHECKING:
@@ -85,8 +85,3 @@ def require_end(result: Result) -> None:
     if code_of(result) not in (0, 1):
         said = f"the run with seed {result.seed} broke off ({result.failure}): {result.reason}"
         raise BrokeOff(said, result.run_id) if result.raised else CanaryError(said)
-
-
-def say(line: str) -> None:
-    """Print a line of progress for people."""
-    echo(f"canary: {line}", err=True)

@@ -22,7 +22,7 @@ from canary_mlflow.registry.session_gate import gate_change, gate_session
 from canary_mlflow.registry.session_rows import SEEDS_TAG, begin, record_runs
 from canary_mlflow.registry.versions import Weights, register_version
 from canary_mlflow.reports.decision import Decision
-from canary_mlflow.shown import echo
+from canary_mlflow.shown import say
 from canary_mlflow.tracking.exceptions import raised_tags
 from canary_mlflow.tracking.failures import UNSTABLE
 from canary_mlflow.tracking.leftovers import clear, held
@@ -40,7 +40,7 @@ from training.ahead import first_runs
 from training.checks import runs_of
 from training.config import CanaryConfig
 from training.errors import SetupError
-from training.in_session import maker_in_session, say
+from training.in_session import maker_in_session
 from training.naming import choose_model_name, run_name, run_params, run_tags, session_name, session_tags
 from training.plain import to_plain
 from training.process import Job, Result, Worker, run
@@ -256,8 +256,7 @@ def code_of_failure(failure: str) -> int:
 def _say_broken(results: list[Result]) -> None:
     for result in results:
         if result.failure:
-            echo(
-                f"canary: the run with seed {result.seed} broke off ({result.failure}): {result.reason}; "
-                "no version was registered",
-                err=True,
+            say(
+                f"the run with seed {result.seed} broke off ({result.failure}): {result.reason}; "
+                "no version was registered"
             )

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow.launching.makers import Launched, run_champion
 from canary_mlflow.registry.session_gate import champion_or_none
+from canary_mlflow.shown import say
 from canary_mlflow.tracking.histories import read_version
 from training.config import CanaryConfig
-from training.in_session import say
 from training.process import Result
 
 if TYPE_CHECKING:

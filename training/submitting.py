@@ -21,7 +21,7 @@ from hydra.core.utils import JobReturn, JobStatus
 
 from canary_mlflow.edge import OUTSIDE, unwinding
 from canary_mlflow.errors import CanaryError, UsageError, one_line
-from canary_mlflow.shown import echo
+from canary_mlflow.shown import say
 from canary_mlflow.tracking import owner
 from canary_mlflow.tracking.failures import Terminated, terminate
 from training import devices
@@ -124,7 +124,7 @@ def submitted(launcher: str, jobs: Jobs) -> Jobs:
                 return jobs(argv)
         from training import slurm
 
-        with slurm.watched(_say), slurm.outside_of_jobs(), _kept():
+        with slurm.watched(say), slurm.outside_of_jobs(), _kept():
             return jobs([*argv, NEVER_AGAIN])
 
     return run
@@ -152,7 +152,7 @@ def in_job(launcher: str, work: Callable[[], int]) -> int:
     except (KeyboardInterrupt, Terminated) as error:
         why = ", sent because its time is up" if getattr(error, "signum", None) == soon else ""
         line = f"{one_line(error)}{why}; runs that had not ended are recorded as FAILED"
-        _say(line)
+        say(line)
         raise CanaryError(line) from error
 
 
@@ -177,7 +177,7 @@ class Job:
             how = f"broke off ({last})"
         except UncompletedJobError:
             how = f"reported nothing (state {self.job.state})"
-        _say(f"job {self.job.job_id} {how}; its output: {self.job.paths.stderr}")
+        say(f"job {self.job.job_id} {how}; its output: {self.job.paths.stderr}")
         return [JobReturn(_return_value=OUTSIDE, status=JobStatus.COMPLETED)]
 
 
@@ -197,7 +197,7 @@ def _kept() -> Iterator[None]:
         except FailedJobError as error:
             raise CanaryError(f"no job was submitted: {one_line(error)}; expected options Slurm accepts") from error
         folder = str(executor.folder).partition("/%")[0]  # submitit's own placeholders for the job
-        _say(f"jobs {' '.join(job.job_id for job in found)}; their output: {folder}")
+        say(f"jobs {' '.join(job.job_id for job in found)}; their output: {folder}")
         known.extend(kept := [Job(job) for job in found])
         return kept
 
@@ -243,7 +243,3 @@ def _end_in_slurm(jobs: Sequence[Job]) -> None:
     with suppress(OSError):
         if left:
             subprocess.run(["scancel", "--quiet", *left], check=False)
-
-
-def _say(line: str) -> None:
-    echo(f"canary: {line}", err=True)

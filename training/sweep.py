@@ -15,7 +15,7 @@ from mlflow.entities import Run
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.reports.decision import decision_to_dict
 from canary_mlflow.reports.markdown import fenced
-from canary_mlflow.shown import echo, echo_lines, shown
+from canary_mlflow.shown import echo_lines, say, shown
 from canary_mlflow.tracking.leftovers import clear, held
 from canary_mlflow.tracking.session import child_runs, close_run, finish_session, get_run, log_tags, open_session
 from canary_mlflow.tracking.store import prepare_store
@@ -77,7 +77,6 @@ def on_cluster(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig
     """Make the runs of all jobs at once, without Hydra's launcher, as far as the cluster has room."""
     from canary_mlflow.launching.cluster import connected, needs_of
     from training.crews import trained, unit_of
-    from training.in_session import say
 
     asked = [replace(config, seed=config.seed + index) for config in configs for index in range(config.repeats or 1)]
     units = [
@@ -108,7 +107,7 @@ def _judge(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig]) -
     for run in runs:
         if run.info.status != "FINISHED":
             _say_why(run)
-    echo(f"canary: sweep {parent}: {finished} of {len(runs)} runs finished", err=True)
+    say(f"sweep {parent}: {finished} of {len(runs)} runs finished")
     said = table(shown(cells))
     echo_lines(said)
     client.log_text(parent, f"{said}\n", "verdicts.txt")
@@ -124,4 +123,4 @@ def _say_why(run: Run) -> None:
     tags = run.data.tags
     which = f"the {tags.get('canary.algo', '')} run with seed {tags.get('canary.seed', '')}"
     reason = tags.get("canary.failure_reason", "no reason is recorded")
-    echo(f"canary: {which} broke off ({tags.get('canary.failure', 'error')}): {reason}", err=True)
+    say(f"{which} broke off ({tags.get('canary.failure', 'error')}): {reason}")

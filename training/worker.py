@@ -331,9 +331,9 @@ def _record_work(job: Job, trainer: Any) -> None:
 
 def _record_variants(job: Job, config: CanaryConfig, inputs: Inputs, device: Device, scratch: Path) -> None:
     """Train the tier's variants after the run, and keep their facts with it."""
+    from canary_mlflow.shown import say
     from canary_mlflow.tracking.session import log_tags
     from canary_mlflow.tracking.store import prepare_store
-    from training.in_session import say
     from training.variant_facts import variant_tags
 
     found = variant_tags(config, inputs, device, scratch, say)

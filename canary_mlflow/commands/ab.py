@@ -14,12 +14,11 @@ from canary_mlflow.commands.shared import (
     open_store,
     print_decision,
     print_json,
-    say,
     store_option,
 )
 from canary_mlflow.edge import EXIT_CODES, unwinding
 from canary_mlflow.errors import UsageError
-from canary_mlflow.shown import echo
+from canary_mlflow.shown import echo, say
 
 if TYPE_CHECKING:
     from canary_mlflow.launching.revisions import Revision

@@ -12,7 +12,7 @@ from canary_mlflow.ci.job import JOB_TAG, ci_job
 from canary_mlflow.commands.shared import open_store, store_option
 from canary_mlflow.edge import OUTSIDE
 from canary_mlflow.errors import UsageError
-from canary_mlflow.shown import echo
+from canary_mlflow.shown import echo, say
 from canary_mlflow.tracking.places import without_password
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def ci(ctx: click.Context, subject: str | None, out: Path, strict: bool, trackin
     if place is not None:
         outputs = {"verdict": message.word or "none", "session": chosen, "report": str(out)}
         for sentence in publish(place, message, os.environ.get("GITHUB_TOKEN", ""), outputs):
-            echo(f"canary: warning: {sentence}", err=True)
+            say(f"warning: {sentence}")
     echo(message.title)
     echo(f"Report: {out / FILES['html']}")
     ctx.exit(exit_code(study, strict))

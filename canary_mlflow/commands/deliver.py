@@ -10,7 +10,7 @@ from click.core import ParameterSource
 from canary_mlflow.commands.shared import store_option_of
 from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.errors import CanaryError, StoreError
-from canary_mlflow.shown import echo
+from canary_mlflow.shown import echo, say
 
 PATIENCE = 30.0  # seconds without the store taking anything
 
@@ -39,7 +39,7 @@ def deliver(ctx: click.Context, file: Path | None, tracking_uri: str | None) -> 
         try:
             bring(each, tracking_uri, given=given)
         except CanaryError as error:
-            echo(f"canary: {error}", err=True)
+            say(str(error))
             code = max(code, error.exit_code)
     ctx.exit(code)
 
@@ -66,7 +66,7 @@ def bring(file: Path, tracking_uri: str | None, *, given: bool) -> None:
     recorder.close(PATIENCE)
     if recorder.undelivered is None:
         for sentence in recorder.losses():
-            echo(f"canary: {sentence}", err=True)
+            say(sentence)
     else:
         raise StoreError(
             f"{file}: {backlog.values} of {values} values still wait: {recorder.why_waiting}; "

@@ -10,10 +10,10 @@ from canary_mlflow.commands.shared import (
     launcher_option,
     policy_option,
     print_decision,
-    say,
     store_option,
 )
 from canary_mlflow.edge import EXIT_CODES, unwinding
+from canary_mlflow.shown import say
 
 
 @click.command(epilog=EXIT_CODES)

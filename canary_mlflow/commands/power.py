@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from canary_mlflow.commands.shared import print_json, say, store_option
+from canary_mlflow.commands.shared import print_json, store_option
 from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.errors import UsageError
-from canary_mlflow.shown import echo
+from canary_mlflow.shown import echo, say
 
 if TYPE_CHECKING:
     from canary_mlflow.reports.power import KnownSpread

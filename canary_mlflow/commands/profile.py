@@ -11,7 +11,7 @@ import click
 from canary_mlflow.commands.shared import open_store, print_json, store_option
 from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.errors import UsageError
-from canary_mlflow.shown import echo
+from canary_mlflow.shown import echo, say
 
 
 @click.command(epilog=EXIT_CODES)
@@ -66,7 +66,7 @@ def make(store: str, run_id: str) -> int:
     from canary_mlflow.installation import require_training_stack
 
     require_training_stack()
-    echo(f"canary: profiling a few steps of run {run_id}'s configuration", err=True)
+    say(f"profiling a few steps of run {run_id}'s configuration")
     words = [sys.executable, "-m", "training.profile_run", "--like", run_id, "--store", store]
     done = subprocess.run(words, check=False, capture_output=True, text=True, errors="replace")
     if done.returncode:  # libraries and the profiler are verbose: say in one line what went wrong

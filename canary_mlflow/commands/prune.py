@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from canary_mlflow.commands.shared import open_store, print_json, say, store_option
+from canary_mlflow.commands.shared import open_store, print_json, store_option
 from canary_mlflow.edge import EXIT_CODES
-from canary_mlflow.shown import echo
+from canary_mlflow.shown import echo, say
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

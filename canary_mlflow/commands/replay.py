@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from canary_mlflow.shown import echo, echo_lines, json_text, shown
+from canary_mlflow.shown import echo_lines, json_text, say, shown
 
 REPLAY_CODES = """\b
 Exit codes:
@@ -47,7 +47,7 @@ def replay(ctx: click.Context, files: tuple[str, ...], policy: str, algo: str, a
         except UsageError as error:
             line = " ".join(str(error).split())
             found.append({"file": file, "verdict": None, "warnings": [], "error": line})
-            echo(f"canary: {line}", err=True)
+            say(line)
             continue
         found.append(result)
         if not as_json:

@@ -13,7 +13,7 @@ from canary_mlflow.analysis.formats import FORMATS, Format, made, write
 from canary_mlflow.commands.shared import full_option, store_option
 from canary_mlflow.edge import EXIT_CODES, reader_left
 from canary_mlflow.errors import UsageError
-from canary_mlflow.shown import echo
+from canary_mlflow.shown import say
 
 STDOUT = Path("-")
 
@@ -79,8 +79,8 @@ def deliver(wanted: Format, place: Path, files: list[tuple[str, bytes]]) -> None
         click.echo(b"".join(content for _, content in files), nl=False)
         return
     if not files:
-        echo(f"canary: --{wanted.option}: nothing to draw: no series has a finite value", err=True)
+        say(f"--{wanted.option}: nothing to draw: no series has a finite value")
         return
     write(files, place)
     count = f" ({len(files)} pictures)" if wanted.folder else ""
-    echo(f"canary: wrote {place}{count}", err=True)
+    say(f"wrote {place}{count}")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from canary_mlflow.commands.shared import open_store, say, store_option
+from canary_mlflow.commands.shared import open_store, store_option
 from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.errors import UsageError
-from canary_mlflow.shown import echo
+from canary_mlflow.shown import echo, say
 
 
 @click.group(epilog=EXIT_CODES)

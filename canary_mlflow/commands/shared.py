@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from canary_mlflow.edge import reader_left
-from canary_mlflow.shown import echo, json_text
+from canary_mlflow.shown import json_text
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -50,11 +50,6 @@ def open_store(uri: str | None) -> MlflowClient:
     from canary_mlflow.tracking.store import existing_store
 
     return existing_store(uri)
-
-
-def say(line: str) -> None:
-    """Print a line of progress for people, on stderr."""
-    echo(f"canary: {line}", err=True)
 
 
 def print_decision(decision: Decision, as_json: bool = False, *, full: bool = False) -> None:

@@ -13,7 +13,7 @@ import click
 from canary_mlflow.commands.shared import open_store, store_option
 from canary_mlflow.edge import OUTSIDE, reader_left
 from canary_mlflow.errors import StoreError
-from canary_mlflow.shown import echo
+from canary_mlflow.shown import echo, say
 from canary_mlflow.tracking.failures import UNSTABLE
 from canary_mlflow.tracking.places import without_password
 
@@ -86,7 +86,7 @@ def show(client: MlflowClient, run_id: str, every: float, once: bool) -> Sight:
         said = ""
         for sight, trouble in sights(client, run_id, every, once):
             if trouble and trouble != said:
-                echo(f"canary: {trouble}", err=True)
+                say(trouble)
             if not trouble:
                 for line in lines(before, sight, now()):
                     echo(line)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from canary_mlflow.commands.shared import open_store, say, store_option
+from canary_mlflow.commands.shared import open_store, store_option
 from canary_mlflow.errors import UsageError
-from canary_mlflow.shown import echo
+from canary_mlflow.shown import echo, say
 
 CODES = """\b
 Exit codes:
