@@ -13,9 +13,9 @@ from canary_mlflow.registry.session_gate import judge_runs
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.reports.figures import count
 from training.config import CanaryConfig
-from training.launch import code_of_failure
 from training.naming import canary_name
 from training.plain import to_plain
+from training.runs import code_of_failure
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

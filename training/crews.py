@@ -17,11 +17,11 @@ from canary_mlflow.shown import say
 from canary_mlflow.tracking.exceptions import Raised
 from canary_mlflow.tracking.owner import lease
 from canary_mlflow.tracking.store import resolve
-from training import launch
 from training.ahead import crew_of
 from training.config import CanaryConfig
 from training.plain import to_plain
 from training.process import Prepared, Result, Worker
+from training.runs import train_one, train_runs
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -81,10 +81,10 @@ class OnThisMachine:
     def train(
         self, client: MlflowClient, session: str, config: CanaryConfig, repeats: int, champion: Sequence[str] = ()
     ) -> list[Result]:
-        return launch.train_runs(client, session, config, self.loading, repeats, champion)
+        return train_runs(client, session, config, self.loading, repeats, champion)
 
     def train_one(self, client: MlflowClient, session: str, config: CanaryConfig, place: str) -> Result:
-        return launch.train_one(client, session, config, next(self.loading), place)
+        return train_one(client, session, config, next(self.loading), place)
 
 
 @dataclass(frozen=True)

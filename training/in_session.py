@@ -13,12 +13,15 @@ from canary_mlflow.launching.cluster import Cluster, connected, needs_of
 from canary_mlflow.launching.makers import Launched
 from canary_mlflow.launching.on_cluster import OnCluster, Side
 from canary_mlflow.shown import say
+from training.ahead import crew_of
 from training.config import CanaryConfig
+from training.crews import OnThisMachine, result_from, unit_of
+from training.plain import to_plain
+from training.process import Result
+from training.runs import code_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-
-    from training.process import Result
 
 
 class InSession(Launched):
@@ -32,9 +35,6 @@ class InSession(Launched):
         return "the code that is running"
 
     def candidate(self, seed: int) -> None:
-        from training.ahead import crew_of
-        from training.crews import OnThisMachine
-
         self.made += 1
         seeded = replace(self.config, seed=seed)
         with crew_of(seeded, self.scratch / f"added-{self.made}", 1) as loading:
@@ -54,8 +54,6 @@ class InSessionOnCluster(OnCluster):
         return "the code that is running"
 
     def own(self, seed: int) -> Side:
-        from training.crews import result_from, unit_of
-
         unit = unit_of(self.client, self.session, replace(self.config, seed=seed), "added", ())
         return Side(task=unit.tasks[0], settle=lambda returned: require_end(result_from(returned()["result"])))
 
@@ -65,8 +63,6 @@ def maker_in_session(
     client: MlflowClient, session: str, subject: str, config: CanaryConfig, scratch: Path
 ) -> Iterator[Launched]:
     """The maker of more runs for the running session, at the place where its launcher makes runs."""
-    from training.plain import to_plain
-
     if config.launcher.name == "ray":
         with (
             connected(needs_of(to_plain(config)), client.tracking_uri, say) as cluster,
@@ -80,8 +76,6 @@ def maker_in_session(
 
 def require_end(result: Result) -> None:
     """Raise BrokeOff for a run that an exception of its code ended, CanaryError for one that broke off otherwise."""
-    from training.launch import code_of
-
     if code_of(result) not in (0, 1):
         said = f"the run with seed {result.seed} broke off ({result.failure}): {result.reason}"
         raise BrokeOff(said, result.run_id) if result.raised else CanaryError(said)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mlflow import MlflowClient
 
@@ -23,36 +22,19 @@ from canary_mlflow.registry.session_rows import SEEDS_TAG, begin, record_runs
 from canary_mlflow.registry.versions import Weights, register_version
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.shown import say
-from canary_mlflow.tracking.exceptions import raised_tags
-from canary_mlflow.tracking.failures import UNSTABLE
 from canary_mlflow.tracking.leftovers import clear, held
-from canary_mlflow.tracking.session import (
-    NOTHING,
-    close_run,
-    create_child_run,
-    describe_run,
-    finish_session,
-    get_run,
-    open_session,
-)
+from canary_mlflow.tracking.session import finish_session, open_session
 from canary_mlflow.tracking.store import prepare_store
 from training.ahead import first_runs
 from training.checks import runs_of
 from training.config import CanaryConfig
+from training.crews import Crew, crew_for
 from training.errors import SetupError
 from training.in_session import maker_in_session
-from training.naming import choose_model_name, run_name, run_params, run_tags, session_name, session_tags
-from training.plain import to_plain
-from training.process import Job, Result, Worker, run
+from training.naming import choose_model_name, session_name, session_tags
+from training.process import Result, Worker
 from training.recheck import recheck
-
-if TYPE_CHECKING:
-    from training.crews import Crew
-
-UNRECORDED = (
-    "it trained to its end, but its store did not take everything; expected one that answers and has room; fix that, "
-    "then canary deliver sends the rest"
-)
+from training.runs import code_of
 
 
 def run_session(config: CanaryConfig, scratch: Path, begun: Iterator[Worker] | None = None) -> int:
@@ -62,8 +44,6 @@ def run_session(config: CanaryConfig, scratch: Path, begun: Iterator[Worker] | N
     The data is prepared in the first run's process before the session is opened: data that cannot be trained on, or
     work that cannot be compared with the champion, raises UsageError before anything is recorded.
     """
-    from training.crews import crew_for
-
     with crew_for(config, scratch, first_runs(config), begun) as crew:
         client = prepare_store(config.tracking.uri)
         prepared = crew.prepared
@@ -119,90 +99,12 @@ def _remaining_runs(
 ) -> list[Result]:
     """The runs that a session with top-up has not made yet, if its model has no champion: a first version has nothing
     to be compared with, and becomes the baseline of all that follow."""
-    from training.crews import crew_for
-
     missing = runs_of(config) - len(results)
     if results[-1].failure or missing <= 0:
         return []
     later = replace(config, seed=config.seed + len(results))
     with crew_for(later, scratch, missing) as crew:
         return crew.train(client, session, later, missing)
-
-
-def train_runs(
-    client: MlflowClient,
-    session: str,
-    config: CanaryConfig,
-    crew: Iterator[Worker],
-    repeats: int,
-    champion: Sequence[str] = (),
-    tags: Mapping[str, str] = NOTHING,
-) -> list[Result]:
-    """Make the runs of one session, one after the other; stop at the first that breaks off.
-
-    `champion`: ids of the runs with which the watch compares each run while it goes on. `tags`: for each run.
-    """
-    results: list[Result] = []
-    for index in range(repeats):
-        seeded = replace(config, seed=config.seed + index)
-        place = f"{index + 1}/{repeats}"
-        results.append(train_one(client, session, seeded, next(crew), place, champion, tags=tags))
-        if results[-1].failure:
-            break
-    return results
-
-
-def train_one(
-    client: MlflowClient,
-    session: str,
-    config: CanaryConfig,
-    worker: Worker,
-    place: str,
-    champion: Sequence[str] = (),
-    *,
-    role: str = "run",
-    run_id: str | None = None,
-    tags: Mapping[str, str] = NOTHING,
-    alone: bool = True,
-) -> Result:
-    """Make one run, recorded as FINISHED or FAILED whatever happens to its process or to this one.
-
-    `run_id`: an existing MLflow run to record into. `tags`: additional tags. `alone`: only this process holds the
-    session open; ignored if `run_id` is given.
-    """
-    plain = to_plain(config)
-    params = run_params(config)
-    own = {**run_tags(config), "canary.role": role, **tags}
-    alone = alone and run_id is None  # for runs that are added to a session, another process holds it open
-    if run_id is None:
-        run_id = create_child_run(client, session, run_name(config), own, params)
-    else:
-        describe_run(client, run_id, run_name(config), own, params)
-    job = Job(
-        config=plain,
-        run_id=run_id,
-        tracking_uri=client.tracking_uri,
-        label=f"{config.algo.name} seed {config.seed} ({place})",
-        keep_weights=place.startswith("1/"),  # a version has one set of weights; the other seeds are evidence
-        champion_runs=list(champion),
-        role=role,
-        alone_in_session=alone,
-    )
-    try:
-        result = run(worker, job, config.tier.timeout_minutes * 60)
-    except BaseException:
-        close_run(client, run_id, "interrupted", "the session was stopped")
-        raise
-    if not result.failure and not is_recorded(client, run_id):
-        result = replace(result, failure="error", reason=UNRECORDED)
-    # The run has recorded its end itself, unless its process was killed.
-    close_run(client, run_id, result.failure, result.reason, raised_tags(result.raised))
-    return result
-
-
-def is_recorded(client: MlflowClient, run_id: str) -> bool:
-    """Whether the store has a run's end, which is the last thing that a run sends."""
-    return "canary.rows_lost" in get_run(client, run_id).data.tags
 
 
 def judge(
@@ -239,18 +141,6 @@ def judge(
         plan.make_again()
     record_runs(client, session, model)
     return gate(client, model, version, load_policy(config.gate))
-
-
-def code_of(result: Result) -> int:
-    """The exit code for one run's end: 3 if an exception ended it, which the gate weighs."""
-    return 3 if result.failure == "error" and result.raised else code_of_failure(result.failure)
-
-
-def code_of_failure(failure: str) -> int:
-    """0 finished, 1 unstable, 2 wrong configuration, 4 broken from outside."""
-    if not failure:
-        return 0
-    return 1 if failure in UNSTABLE else 2 if failure == "config" else 4
 
 
 def _say_broken(results: list[Result]) -> None:

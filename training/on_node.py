@@ -34,13 +34,11 @@ def train(
     ends the run.
     """
     from canary_mlflow.tracking.store import prepare_store
-    from training import launch
+    from training.runs import train_one
 
     seeded, client = to_config(config), prepare_store(store)
     with scratch("node") as folder, crew_of(seeded, folder, 1) as crew:
         worker = next(crew)
         work = worker.prepared.workload
-        result = launch.train_one(
-            client, session, seeded, worker, place, champion, tags={**tags, **holder}, alone=False
-        )
+        result = train_one(client, session, seeded, worker, place, champion, tags={**tags, **holder}, alone=False)
     return {"result": asdict(result), "work": work}

@@ -11,6 +11,7 @@ from canary_mlflow.registry.session_gate import champion_or_none
 from canary_mlflow.shown import say
 from canary_mlflow.tracking.histories import read_version
 from training.config import CanaryConfig
+from training.crews import crew_for
 from training.process import Result
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ def recheck(
 ) -> tuple[list[Result], str]:
     """The repeated run, if one was made, and why the champion's code was not available ('' if it was, or was not
     needed). The gate judges what they mean."""
-    from training.crews import crew_for
-
     raised, seed = broken.raised, broken.seed
     if broken.failure != "error" or raised is None or raised.outside:
         return [], ""

@@ -78,7 +78,7 @@ def make(asked: Namespace) -> int:
     from canary_mlflow.tracking.scratch import scratch
     from canary_mlflow.tracking.session import get_run
     from canary_mlflow.tracking.store import prepare_store
-    from training import launch
+    from training.runs import code_of, train_one
 
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # for one file
     follow_launcher()
@@ -89,10 +89,10 @@ def make(asked: Namespace) -> int:
     preflight(config)
     with scratch("again") as folder, crew_of(config, folder, 1) as crew:
         given = os.environ.get("MLFLOW_RUN_ID")
-        result = launch.train_one(
+        result = train_one(
             client, asked.session, config, next(crew), f"seed {asked.seed}", role=asked.role, run_id=given
         )
-    return launch.code_of(result)
+    return code_of(result)
 
 
 def follow_launcher() -> None:

@@ -19,7 +19,6 @@ from canary_mlflow.shown import echo_lines, say, shown
 from canary_mlflow.tracking.leftovers import clear, held
 from canary_mlflow.tracking.session import child_runs, close_run, finish_session, get_run, log_tags, open_session
 from canary_mlflow.tracking.store import prepare_store
-from training import launch
 from training.ahead import crew_of
 from training.cells import CELL_TAG, MODEL_TAG, cell_of, judge_cells, table, worst
 from training.config import CanaryConfig
@@ -27,6 +26,7 @@ from training.naming import default_model_name
 from training.plain import to_plain
 from training.preflight import check_machine
 from training.process import GRACE
+from training.runs import code_of, train_runs
 
 PARENT = "CANARY_PARENT_RUN_ID"
 
@@ -69,8 +69,8 @@ def run_job(config: CanaryConfig, scratch: Path) -> int:
         if get_run(client, parent).info.status != "RUNNING":  # a job may wait in a queue for longer than that
             raise CanaryError(f"sweep {parent} has ended; this job of it has made no runs")
         tags = {CELL_TAG: cell_of(config), MODEL_TAG: model}
-        results = launch.train_runs(client, parent, config, crew, repeats, tags=tags)
-    return max((launch.code_of(result) for result in results), default=0)
+        results = train_runs(client, parent, config, crew, repeats, tags=tags)
+    return max((code_of(result) for result in results), default=0)
 
 
 def on_cluster(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig]) -> None:
