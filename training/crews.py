@@ -107,7 +107,10 @@ class OnCluster:
         self, client: MlflowClient, session: str, config: CanaryConfig, repeats: int, champion: Sequence[str] = ()
     ) -> list[Result]:
         seeded = [replace(config, seed=config.seed + index) for index in range(repeats)]
-        units = [unit_of(client, session, one, f"{index + 1}/{repeats}", champion) for index, one in enumerate(seeded)]
+        units = [
+            unit_of(client, session, one, f"{index + 1}/{repeats}", champion, keep_weights=index == 0)
+            for index, one in enumerate(seeded)
+        ]
         results: list[Result] = []
         for result, _ in trained(self.cluster, client, session, units):
             results.append(result)
@@ -117,12 +120,20 @@ class OnCluster:
 
     def train_one(self, client: MlflowClient, session: str, config: CanaryConfig, place: str) -> Result:
         there = node_of_seed(client, session, config.seed)
-        unit = replace(unit_of(client, session, config, place, ()), node=there)
+        unit = replace(unit_of(client, session, config, place), node=there)
         ((result, _),) = trained(self.cluster, client, session, [unit])
         return result
 
 
-def unit_of(client: MlflowClient, session: str, config: CanaryConfig, place: str, champion: Sequence[str]) -> Unit:
+def unit_of(
+    client: MlflowClient,
+    session: str,
+    config: CanaryConfig,
+    place: str,
+    champion: Sequence[str] = (),
+    *,
+    keep_weights: bool = False,
+) -> Unit:
     """One run of a session, as a unit for a node."""
     arguments = {
         "config": to_plain(config),
@@ -130,6 +141,7 @@ def unit_of(client: MlflowClient, session: str, config: CanaryConfig, place: str
         "session": session,
         "place": place,
         "champion": list(champion),
+        "keep_weights": keep_weights,
         "holder": lease(),
     }
     task = Task(entry="training.on_node:train", arguments=arguments)

@@ -54,7 +54,7 @@ class InSessionOnCluster(OnCluster):
         return "the code that is running"
 
     def own(self, seed: int) -> Side:
-        unit = unit_of(self.client, self.session, replace(self.config, seed=seed), "added", ())
+        unit = unit_of(self.client, self.session, replace(self.config, seed=seed), "added")
         return Side(task=unit.tasks[0], settle=lambda returned: require_end(result_from(returned()["result"])))
 
 

@@ -26,6 +26,7 @@ def train(
     session: str,
     place: str,
     champion: list[str],
+    keep_weights: bool,
     holder: Mapping[str, str],
 ) -> dict[str, Any]:
     """Make one run of a session, and return its Result (training.process) and its work as JSON values.
@@ -40,5 +41,8 @@ def train(
     with scratch("node") as folder, crew_of(seeded, folder, 1) as crew:
         worker = next(crew)
         work = worker.prepared.workload
-        result = train_one(client, session, seeded, worker, place, champion, tags={**tags, **holder}, alone=False)
+        given = {**tags, **holder}
+        result = train_one(
+            client, session, seeded, worker, place, champion, keep_weights=keep_weights, tags=given, alone=False
+        )
     return {"result": asdict(result), "work": work}

@@ -38,8 +38,10 @@ def train_runs(
     for index in range(repeats):
         seeded = replace(config, seed=config.seed + index)
         place = f"{index + 1}/{repeats}"
-        results.append(train_one(client, session, seeded, next(crew), place, champion, tags=tags))
-        if results[-1].failure:
+        # A version has one set of weights; the other seeds are evidence.
+        made = train_one(client, session, seeded, next(crew), place, champion, keep_weights=index == 0, tags=tags)
+        results.append(made)
+        if made.failure:
             break
     return results
 
@@ -52,6 +54,7 @@ def train_one(
     place: str,
     champion: Sequence[str] = (),
     *,
+    keep_weights: bool = False,
     role: str = "run",
     run_id: str | None = None,
     tags: Mapping[str, str] = NOTHING,
@@ -59,6 +62,7 @@ def train_one(
 ) -> Result:
     """Make one run, recorded as FINISHED or FAILED whatever happens to its process or to this one.
 
+    `place`: its place among the runs, such as 1/3, for people. `keep_weights`: the run's weights are stored with it.
     `run_id`: an existing MLflow run to record into. `tags`: additional tags. `alone`: only this process holds the
     session open; ignored if `run_id` is given.
     """
@@ -75,7 +79,7 @@ def train_one(
         run_id=run_id,
         tracking_uri=client.tracking_uri,
         label=f"{config.algo.name} seed {config.seed} ({place})",
-        keep_weights=place.startswith("1/"),  # a version has one set of weights; the other seeds are evidence
+        keep_weights=keep_weights,
         champion_runs=list(champion),
         role=role,
         alone_in_session=alone,

@@ -80,7 +80,8 @@ def on_cluster(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig
 
     asked = [replace(config, seed=config.seed + index) for config in configs for index in range(config.repeats or 1)]
     units = [
-        unit_of(client, parent, config, f"{number}/{len(asked)}", ()) for number, config in enumerate(asked, start=1)
+        unit_of(client, parent, config, f"{number}/{len(asked)}", keep_weights=number == 1)
+        for number, config in enumerate(asked, start=1)
     ]
     with connected(needs_of(to_plain(configs[0])), client.tracking_uri, say) as cluster:
         for config, (result, work) in zip(asked, trained(cluster, client, parent, units), strict=True):
