@@ -113,7 +113,7 @@ SWITCHES: dict[str, list[Place]] = {
     "identity": [(weighing, "same_code", returns(False))],
     "that identity asks for equal losses": [(weighing, "same_training", returns(True))],
     "runs again under another name": [(sides, "_copies", returns({}))],
-    "runs that broke off": [(sides, "broken_off", returns(())), (hard_gates, "broken_off", returns(()))],
+    "runs that broke off": [(sides.Side, "broken_off", ())],
     # Series that do not compare.
     "runs of other parts": [(weighing, "incomparable", returns(""))],
     "... evaluations after other numbers of steps": [(comparability, "_other_progress", returns(""))],
@@ -144,7 +144,7 @@ SWITCHES: dict[str, list[Place]] = {
     "watch": hard(watch=False),
     "failures that the baseline shares": [(hard_gates, "_alike", returns(False))],
     "crashes by the code": [(hard_gates, "crashes", returns(()))],
-    "interrupted runs' rows": [(hard_gates, "interrupted", returns(()))],
+    "interrupted runs' rows": [(sides.Side, "interrupted", ())],
     "facts": hard(facts=False),
     # Rules and overlays of the shipped policies.
     "guards": resolved(without_guards),

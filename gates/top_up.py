@@ -12,7 +12,7 @@ from gates.hard.hard_gates import hard_checks
 from gates.model.policy import Policy
 from gates.model.records import Run, Version
 from gates.model.rules import Role
-from gates.model.sides import Side, baseline_side, broken_off, candidate_side, facts, mismatches, planned
+from gates.model.sides import Side, baseline_side, candidate_side, facts, mismatches, planned
 from gates.model.verdict import CheckOutcome, Outcome, ReasonCode, Verdict
 from gates.model.wording import runs
 
@@ -100,7 +100,7 @@ def to_run_again(
 
 def stays_open(side: Version) -> bool:
     """Whether the runs that broke off leave a side undecided, however many of its other runs finish."""
-    return bool(broken_off(candidate_side(side)) or crashes(side.runs, None))
+    return bool(candidate_side(side).broken_off or crashes(side.runs, None))
 
 
 def in_vain(policy: Policy, baseline: Version, candidate: Version) -> bool:
@@ -122,7 +122,7 @@ def _broken_off(side: Side) -> dict[int, str]:
     known = repeated(side.runs)
     return {
         run.seed: f"broke off ({run.failure_reason or 'no end was recorded'})"
-        for run in broken_off(side)
+        for run in side.broken_off
         if run.seed is not None and run.seed not in known
     }
 

@@ -19,7 +19,7 @@ from canary_mlflow.reports.more_runs import NO_FRESH, NO_MORE
 from gates.hard.crashes import to_run_beside
 from gates.model.policy import Looks, Policy, WithoutSource
 from gates.model.records import Version
-from gates.model.sides import broken_off, candidate_side, planned
+from gates.model.sides import candidate_side, planned
 from gates.top_up import champion_runs, next_seeds, to_run_again
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class PlannedRuns:
         behind, fresh = (baseline.runs, baseline.fresh) if baseline else ((), ())
         # Without runs that were stopped, whose seeds are free. `make_again` handles those that broke off.
         evidence, count = side.evidence, max(0, wanted - planned(side.evidence))
-        seeds = next_seeds(count, seeds_of(behind), seeds_of((*evidence, *broken_off(side))))
+        seeds = next_seeds(count, seeds_of(behind), seeds_of((*evidence, *side.broken_off)))
         first = seeds_without_fresh(self.client, self.maker, evidence, fresh) if self.with_fresh else ()
         there = seeds_of([run for run in fresh if run.completed and not run.failure])
         return Missing(seeds=tuple(seeds), with_fresh=self.with_fresh, first=tuple(first), there=tuple(there))

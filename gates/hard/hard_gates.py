@@ -14,7 +14,7 @@ from gates.hard.divergence import divergence
 from gates.model.metrics import metrics_with
 from gates.model.policy import Policy
 from gates.model.records import WITHIN_NOISE, Run, Version
-from gates.model.sides import CRASHES, Side, broken_off, failures_too, interrupted
+from gates.model.sides import CRASHES, Side, as_a_candidate
 from gates.model.verdict import Check, CheckOutcome, ReasonCode, hard_check
 from gates.model.wording import listed, runs
 
@@ -78,15 +78,12 @@ not 2 of 3 against 1 of 3 (0.5). So high, because neither answer lets anything p
 def hard_checks(policy: Policy, side: Side, baseline: Version | None = None) -> tuple[Check, ...]:
     """The hard checks that the policy asks for, over all runs that are evidence. A check that the baseline's runs fail
     just as often tells nothing about the change."""
-    sides = (
-        (side.evidence, interrupted(side.runs)),
-        (failures_too(baseline, side), interrupted((*baseline.runs, *baseline.fresh) if baseline else ())),
-    )
+    theirs = as_a_candidate(baseline, side)
     checks = []
     for name, rule in _RULES.items():
         if not getattr(policy.hard, name):
             continue
-        mine, known = (_found(rule, *each) for each in sides)
+        mine, known = _found(rule, side), _found(rule, theirs)
         if rule.optional and not (mine.problems or mine.fine or known.always):
             continue
         check = _check(name, mine, known)
@@ -123,15 +120,15 @@ class Found(NamedTuple):
         return self.runs > 0 and not self.silent
 
 
-def _found(rule: HardRule, evidence: Sequence[Run], ended: Sequence[Run]) -> Found:
+def _found(rule: HardRule, side: Side) -> Found:
     """What a check finds in the runs that are evidence, and in interrupted runs that had failed it before they were
     stopped."""
-    said, fine = [rule.find(run) for run in evidence], rule.fine
-    failed = [one for run in ended if rule.in_rows and (one := rule.find(run))]
-    if rule.find is _nonfinite and any(map(scale_search, evidence)):
+    said, fine = [rule.find(run) for run in side.evidence], rule.fine
+    failed = [one for run in side.interrupted if rule.in_rows and (one := rule.find(run))]
+    if rule.find is _nonfinite and any(map(scale_search, side.evidence)):
         fine = "no NaN or Inf, but for the first gradient norms, by which fp16 finds its loss scale,"
     problems = [*filter(None, said), *(f"{one}, before it was interrupted" for one in failed)]
-    return Found(problems, _in_all(fine, said), len(evidence) + len(failed), said.count(None))
+    return Found(problems, _in_all(fine, said), len(said) + len(failed), said.count(None))
 
 
 def _check(name: str, found: Found, known: Found) -> Check:
@@ -172,7 +169,7 @@ def _unless_broken_off(check: Check, side: Side, baseline: Version | None) -> Ch
         if first.blocks:
             return hard_check(check.metric, CheckOutcome.BLOCK, first.reason, ReasonCode.CRASH)
         return hard_check(check.metric, CheckOutcome.INCONCLUSIVE, first.reason, ReasonCode.BROKEN_OFF)
-    broken = broken_off(side)
+    broken = side.broken_off
     if not broken:
         return check
     said = listed(list(dict.fromkeys(run.failure_reason or "no end was recorded" for run in broken)), 2)

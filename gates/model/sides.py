@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 import numpy as np
@@ -36,35 +36,34 @@ Values = tuple[str, ...]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Side:
-    """The runs of one side: all of them once, those that count as evidence, and why the others do not."""
+    """The runs of one side: all of them once, those that count as evidence, and why the others do not. `copies`: the
+    ids of runs that are copies of another, each with the id of the run that stays."""
 
     runs: tuple[Run, ...]
     evidence: tuple[Run, ...]
     left_out: tuple[str, ...]
+    copies: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def finished(self) -> tuple[Run, ...]:
         """The evidence runs that reached their end: only these have metrics worth comparing."""
         return tuple(run for run in self.evidence if run.completed and not run.failure)
 
+    @property
+    def interrupted(self) -> tuple[Run, ...]:
+        """Runs that were ended from outside: no evidence on the code, except for the harm that their rows show."""
+        return tuple(run for run in self.runs if run.failure == "interrupted" and run.run_id not in self.copies)
 
-def broken_off(side: Side) -> tuple[Run, ...]:
-    """Runs that ended for an unknown reason (an exception, no word, too little recorded) more often than runs of their
-    seed finished. Nobody can tell whether the code or the machine is to blame, so other runs cannot stand in for
-    them."""
-    copies = _copies(side.runs)
-    evidence = {run.run_id for run in side.evidence}
-    again: Counter[int | None] = Counter(run.seed for run in side.evidence if run.seed is not None)
-    lost = [run for run in side.runs if run.run_id not in evidence | copies.keys() and run.failure != "interrupted"]
-    often = Counter(run.seed for run in lost)
-    return tuple(run for run in lost if often[run.seed] > again[run.seed])
-
-
-def interrupted(given: Iterable[Run]) -> tuple[Run, ...]:
-    """Runs that were ended from outside: no evidence on the code, except for the harm that their rows show."""
-    runs = once(given)
-    copies = _copies(runs)
-    return tuple(run for run in runs if run.failure == "interrupted" and run.run_id not in copies)
+    @property
+    def broken_off(self) -> tuple[Run, ...]:
+        """Runs that ended for an unknown reason (an exception, no word, too little recorded) more often than runs of
+        their seed finished. Nobody can tell whether the code or the machine is to blame, so other runs cannot stand in
+        for them."""
+        known = {run.run_id for run in self.evidence} | self.copies.keys()
+        again: Counter[int | None] = Counter(run.seed for run in self.evidence if run.seed is not None)
+        lost = [run for run in self.runs if run.run_id not in known and run.failure != "interrupted"]
+        often = Counter(run.seed for run in lost)
+        return tuple(run for run in lost if often[run.seed] > again[run.seed])
 
 
 def candidate_side(version: Version) -> Side:
@@ -78,8 +77,8 @@ def baseline_side(version: Version | None, candidate: Side) -> Side:
     candidate."""
 
     def why_not(run: Run) -> str:
-        if _among(run, candidate.runs):
-            return "it is also a run of the candidate"
+        if also := _why_of_the_other(run, candidate):
+            return also
         if run.failure in CRASHES:
             return f"it failed ({run.failure})"
         if run.learned is False:
@@ -91,11 +90,10 @@ def baseline_side(version: Version | None, candidate: Side) -> Side:
     return _side(version.runs if version else (), why_not)
 
 
-def failures_too(baseline: Version | None, candidate: Side) -> tuple[Run, ...]:
+def as_a_candidate(baseline: Version | None, candidate: Side) -> Side:
     """The baseline's runs, fresh ones included, counted as a candidate's would be: to see what its own code fails."""
     runs = (*baseline.runs, *baseline.fresh) if baseline else ()
-    found = _side(runs, _why_no_candidate_evidence).evidence
-    return tuple(run for run in found if not _among(run, candidate.runs))
+    return _side(runs, lambda run: _why_of_the_other(run, candidate) or _why_no_candidate_evidence(run))
 
 
 def once(runs: Iterable[Run]) -> tuple[Run, ...]:
@@ -112,8 +110,8 @@ def planned(runs: Iterable[Run]) -> int:
 
 
 def _copies(runs: tuple[Run, ...]) -> dict[str, str]:
-    """Ids of runs that are copies of another, each with the id of the run that stays: the one that failed, or else the
-    one about which more is known, so that a copy hides nothing."""
+    """As in `Side.copies`. The one that failed stays, or else the one about which more is known, so that a copy hides
+    nothing."""
     found: dict[str, str] = {}
     kept: list[Run] = []
     for run in sorted(runs, key=lambda run: (not run.failure and run.completed, -_known(run), run.run_id)):
@@ -129,8 +127,9 @@ def _known(run: Run) -> int:
     return len(run.series) + len(run.workload) + len(run.hardware) + len(run.environment) + (run.seed is not None)
 
 
-def _among(run: Run, others: Iterable[Run]) -> bool:
-    return any(run.run_id == other.run_id or _same_run(run, other) for other in others)
+def _why_of_the_other(run: Run, candidate: Side) -> str:
+    also = any(run.run_id == other.run_id or _same_run(run, other) for other in candidate.runs)
+    return "it is also a run of the candidate" if also else ""
 
 
 def _same_run(run: Run, other: Run) -> bool:
@@ -178,6 +177,7 @@ def _side(given: Iterable[Run], why_not: Callable[[Run], str]) -> Side:
             *(f"{called(run.run_id, run.seed)}: {reason}" for run, reason in reasons if reason),
             *sorted(repeated),
         ),
+        copies=copies,
     )
 
 
@@ -242,7 +242,7 @@ def obstacles(baseline: Version | None, left: Side, right: Side, made: tuple[Run
     """What stands in the way of a comparison: no runs, no baseline, different work or hardware; worst first, empty if
     nothing does. `made`: the baseline's fresh runs."""
     if not right.evidence:
-        code = ReasonCode.BROKEN_OFF if broken_off(right) else ReasonCode.MISSING_DATA
+        code = ReasonCode.BROKEN_OFF if right.broken_off else ReasonCode.MISSING_DATA
         return [_impossible("runs", _no_evidence("candidate", right), code)]
     if baseline is None:
         return [_impossible("baseline", "there is no baseline to compare with", ReasonCode.NO_BASELINE)]
