@@ -11,11 +11,11 @@ from gates.facts.work import work_note
 from gates.hard.hard_gates import hard_checks
 from gates.metric_checks import metric_checks
 from gates.model.policy import Policy, policy_to_dict
-from gates.model.records import Run, Version
+from gates.model.records import Version
 from gates.model.sides import baseline_side, candidate_side, facts, obstacles, planned
-from gates.model.verdict import Check, Difference, Outcome, ReasonCode, Verdict
+from gates.model.verdict import Difference, Outcome, ReasonCode, Verdict
 from gates.notes import notes, of_checks, unsaid
-from gates.root_causes import COSTS, root_causes
+from gates.root_causes import COSTS, harmed, root_causes
 
 
 def judge(
@@ -49,9 +49,9 @@ def judge(
     metrics, more_runs = (in_the_way, None) if in_the_way else metric_checks(policy, left, right, plan, pairs)
     checks += metrics
     outcome, code, reason = decide(policy, checks)
-    works = ([run.facts for run in side.evidence] for side in (left, right))
-    units = set() if outcome is Outcome.PASS else harmed(policy, checks, outcome, right.runs)
-    work = work_note(*works, explained=units.isdisjoint(COSTS))
+    units = harmed(policy, checks, outcome, right.runs)
+    causes = root_causes(left.evidence, right.runs, units) if alike and outcome is not Outcome.PASS else ()
+    work = work_note(left.evidence, right.evidence, explained=units.isdisjoint(COSTS))
     return Verdict(
         model=candidate.model,
         candidate_version=candidate.version,
@@ -68,14 +68,6 @@ def judge(
         look=look,
         planned_runs=planned(right.evidence),
         compared=compared,
-        causes=tuple(root_causes(left.evidence, right.runs, units)) if alike and outcome is not Outcome.PASS else (),
+        causes=tuple(causes),
         notes=(*slips, *notes(left, right, pairs), *of_checks(checks), *filter(None, [work])),
     )
-
-
-def harmed(policy: Policy, checks: Sequence[Check], outcome: Outcome, runs: Sequence[Run]) -> set[str]:
-    """The units of what decided a verdict other than PASS: those of its checks, and of what broke runs off."""
-    decided = {check.metric for check in checks if check.outcome.value == outcome.value}
-    broken = {"oom": "MiB", "timeout": "s"}
-    units = {rule.info.unit for rule in policy.rules if rule.name in decided}
-    return units | {broken[run.failure] for run in runs if run.failure in broken}

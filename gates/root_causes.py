@@ -13,8 +13,9 @@ import numpy as np
 from gates import measured
 from gates.facts.layer_drift import FROZEN, GROUP, by_layer
 from gates.measured import Sides, end, ratio, start
+from gates.model.policy import Policy
 from gates.model.records import Run
-from gates.model.verdict import RootCause
+from gates.model.verdict import Check, Outcome, RootCause
 from gates.model.wording import listed
 
 COSTLIER = 1.08  # times the baseline's cost: below, clocks differ by as much
@@ -296,6 +297,16 @@ def _percent(share: float) -> str:
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms"
+
+
+def harmed(policy: Policy, checks: Sequence[Check], outcome: Outcome, runs: Sequence[Run]) -> set[str]:
+    """The units of what decided a verdict: those of its checks, and of what broke runs off; none for a PASS."""
+    if outcome is Outcome.PASS:
+        return set()
+    decided = {check.metric for check in checks if check.outcome.value == outcome.value}
+    broken = {"oom": "MiB", "timeout": "s"}
+    units = {rule.info.unit for rule in policy.rules if rule.name in decided}
+    return units | {broken[run.failure] for run in runs if run.failure in broken}
 
 
 RULES: Sequence[Callable[[Sides], Iterator[RootCause]]] = (

@@ -55,7 +55,7 @@ class Diff:
 def between(baseline: Version, candidate: Version, labels: tuple[str, str]) -> Diff:
     """The difference between two sides, from all their runs."""
     found, compared = differences(baseline.runs, candidate.runs)
-    pair = comparable(*([run.facts for run in side.runs] for side in (baseline, candidate)))
+    pair = comparable(baseline.runs, candidate.runs)
     return Diff(
         baseline=labels[0],
         candidate=labels[1],

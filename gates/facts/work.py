@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from gates.model.records import Run
+
 WORK = "work."
 COUNTS = {"flops": 0.005, "traffic": 0.005, "tensors": 0.005, "allocated": 0.01}
 """By more than this share they are material; counts have no noise, views and names are no work."""
@@ -40,11 +42,10 @@ def compare_work(before: Mapping[str, str], now: Mapping[str, str]) -> WorkDiff:
     return WorkDiff(kind=MATERIAL if causes or counts else IMMATERIAL, said=(*causes, *counts))
 
 
-def comparable(
-    before: Sequence[Mapping[str, str]], now: Sequence[Mapping[str, str]]
-) -> tuple[Mapping[str, str], Mapping[str, str]]:
+def comparable(before: Sequence[Run], now: Sequence[Run]) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """The facts of the first two runs whose work compares; empty if there are none."""
-    return next((pair for pair in product(before, now) if compare_work(*pair).kind), ({}, {}))
+    pairs = ((here.facts, there.facts) for here, there in product(before, now))
+    return next((pair for pair in pairs if compare_work(*pair).kind), ({}, {}))
 
 
 def _one_fixture(here: Mapping[str, str], there: Mapping[str, str]) -> bool:
@@ -148,7 +149,7 @@ def _short(value: str | None) -> str:
     return "none" if value is None else value if len(value) <= 80 else f"{value[:79]}…"
 
 
-def work_note(before: Sequence[Mapping[str, str]], now: Sequence[Mapping[str, str]], *, explained: bool) -> str:
+def work_note(before: Sequence[Run], now: Sequence[Run], *, explained: bool) -> str:
     """A sentence on the work of both sides; '' if it is not known. `explained`: no time and no memory decided the
     verdict, so equal work needs no sentence."""
     found = compare_work(*comparable(before, now))

@@ -15,8 +15,13 @@ from tiny_trainers import sft
 from canary_mlflow.cli import canary
 from canary_mlflow.tracking.probes.work.fixture import work_facts
 from gates.facts.work import IDENTICAL, IMMATERIAL, MATERIAL, beyond, compare_work, work_note
+from gates.model.records import Run
 
 Change = Callable[[Any], None]
+
+
+def run(facts: dict[str, str]) -> list[Run]:
+    return [Run(run_id="", seed=0, series={}, facts=facts)]
 
 
 def counted(tiny: str, place: Path, change: Change = lambda trainer: None, **own: Any) -> dict[str, str]:
@@ -116,13 +121,13 @@ def test_other_data_do_not_compare_and_a_budget_says_what_is_over(
     other = counted(tiny, tmp_path / "a", per_device_train_batch_size=2)
     assert compare_work(plain, other).kind == ""
     assert not beyond(plain, other, {"flops": 0.1})
-    assert work_note([plain], [other], explained=False) == ""
+    assert work_note(run(plain), run(other), explained=False) == ""
     more = counted(tiny, tmp_path / "b", looks_again)
     (over,) = beyond(plain, more, {"flops": 0.1, "traffic": 9.0})
     assert over.startswith("flops +")
-    assert "material change: one more forward pass" in work_note([plain], [more], explained=True)
-    assert "identical, so that no operation explains it" in work_note([plain], [plain], explained=False)
-    assert work_note([plain], [plain], explained=True) == ""
+    assert "material change: one more forward pass" in work_note(run(plain), run(more), explained=True)
+    assert "identical, so that no operation explains it" in work_note(run(plain), run(plain), explained=False)
+    assert work_note(run(plain), run(plain), explained=True) == ""
 
 
 def test_what_cannot_be_counted_says_why(tiny: str, tmp_path: Path) -> None:
