@@ -24,7 +24,7 @@ from gates.stats.planning import (
     runs_needed,
     smallest_detectable,
 )
-from gates.weighing import Weighed, evidence_of, weigh_selected
+from gates.weighing import Weighed, evidence_of, weigh
 
 
 def metric_checks(
@@ -41,7 +41,7 @@ def metric_checks(
         for rule in (_as_judged(policy, rule, (left, right)) for rule in policy.rules)
         if rule.role is Role.GATE or (rule.role is not Role.IGNORE and any(map(rule.series, (*left, *right))))
     ]
-    weighed = [weigh_selected(policy, rule, left, right, pairs) for rule in rules]
+    weighed = [weigh(policy, rule, left, right, pairs) for rule in rules]
     tested = [item.rule for item in weighed if isinstance(item, Weighed)]
     sharing = {rule.name: rule.weight for rule in tested if rule.blocks}
     levels = {name: policy.alpha_block * weight / sum(sharing.values()) for name, weight in sharing.items()}
@@ -50,7 +50,7 @@ def metric_checks(
         return tuple(
             item
             if isinstance(item, Check)
-            else conclude(policy, item, levels.get(item.rule.name, policy.alpha_block), plan, power)
+            else _conclude(policy, item, levels.get(item.rule.name, policy.alpha_block), plan, power)
             for item in weighed
         )
 
@@ -90,7 +90,7 @@ _SEEN = {
 }
 
 
-def conclude(policy: Policy, weighed: Weighed, level: float, plan: Policy, power: float) -> Check:
+def _conclude(policy: Policy, weighed: Weighed, level: float, plan: Policy, power: float) -> Check:
     """The check with its outcome. `level`: this rule's share of the level of BLOCK. `plan`: the policy with its full
     error levels, which says how many runs would decide with probability `power`."""
     rule, found = weighed.rule, weighed.found

@@ -35,13 +35,11 @@ class Weighed:
     silent: int
 
 
-def weigh_selected(
-    policy: Policy, rule: MetricRule, left: Sequence[Run], right: Sequence[Run], pairs: Pairs
-) -> Weighed | Check:
+def weigh(policy: Policy, rule: MetricRule, left: Sequence[Run], right: Sequence[Run], pairs: Pairs) -> Weighed | Check:
     """Compare one metric over the runs that are valid for it. `left`: the baseline's stored runs. The machine's speed
     is judged by the fresh baseline runs alone; for all other metrics they count like the stored ones."""
     if pairs and judged_in_pairs(rule):
-        return weigh(policy, rule, pairs.baseline, pairs.candidate, beside=True)
+        return _weigh(policy, rule, pairs.baseline, pairs.candidate, beside=True)
     fresh: Sequence[Run] = pairs.used
     if rule.info.wall_clock and pairs.invalid:
         left, fresh, right = ([run for run in side if run.run_id not in pairs.invalid] for side in (left, fresh, right))
@@ -50,10 +48,10 @@ def weigh_selected(
             what = listed(sorted({reason.what for reason in pairs.invalid.values()}))
             reason = f"no {empty} run has a usable clock ({what})"
             return undecided(rule, reason, ReasonCode.INVALID_ENVIRONMENT)
-    return weigh(policy, rule, once((*left, *fresh)), right, beside=pairs.together and judged_in_pairs(rule))
+    return _weigh(policy, rule, once((*left, *fresh)), right, beside=pairs.together and judged_in_pairs(rule))
 
 
-def weigh(
+def _weigh(
     policy: Policy, rule: MetricRule, baseline: Sequence[Run], candidate: Sequence[Run], beside: bool = False
 ) -> Weighed | Check:
     """Compare one metric. `beside`: the two sides' runs of a seed were made side by side."""
@@ -62,14 +60,14 @@ def weigh(
     if not left or not right:
         recorded = [[rule.series(run) for run in side] for side in (baseline, candidate)]
         there = all(any(series is not None and series.finite.any() for series in side) for side in recorded)
-        return missing(rule, left, right, why_right or why_left, there)
+        return _missing(rule, left, right, why_right or why_left, there)
     notes = tuple(_notes(left, right, len(baseline), len(candidate)))
     told = {name for reading in right for name in (reading.run_id, reading.seed) if name is not None}
     silent = sum(told.isdisjoint((run.run_id, run.seed)) for run in candidate)
     repeatable = rule.info.repeatable and not silent
     if repeatable and same_code(policy, rule, left, right) and same_training(baseline, candidate):
         return identity_check(rule, left, right, notes)
-    stick = measurable(policy, rule, left, right, unread(candidate, right))
+    stick = _measurable(policy, rule, left, right, unread(candidate, right))
     if isinstance(stick, Check):
         return stick
     found = compare_readings(rule, stick, left, right, beside)
@@ -135,7 +133,7 @@ def _notes(left: list[Reading], right: list[Reading], asked_left: int, asked_rig
         yield f"unequal lengths: {longest[0]} against {longest[1]} values"
 
 
-def measurable(
+def _measurable(
     policy: Policy, rule: MetricRule, left: list[Reading], right: list[Reading], unread: Sequence[int]
 ) -> Yardstick | Check:
     """The yardstick for both sides, or the check that says why there is none. `unread`: the last steps of the runs
@@ -150,7 +148,7 @@ def measurable(
     return stick
 
 
-def missing(rule: MetricRule, left: list[Reading], right: list[Reading], why: str, there: bool) -> Check:
+def _missing(rule: MetricRule, left: list[Reading], right: list[Reading], why: str, there: bool) -> Check:
     """The check of a metric without readings. What decides must not pass in silence if only the baseline has it, nor a
     gate metric if both sides have it (`there`) with too few values."""
     sides = [name for name, side in (("baseline", left), ("candidate", right)) if not side]
