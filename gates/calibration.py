@@ -17,8 +17,8 @@ from gates.model.policy import KnownPrior, KnownPriors, Policy
 from gates.model.priors import LEAST_SPREAD, Prior, learn_prior
 from gates.model.records import Run, Version
 from gates.model.rules import MetricRule, Role
+from gates.model.summaries import Values
 from gates.model.verdict import Outcome
-from gates.stats.comparisons import Values
 
 UPPER = 0.9  # confidence of a spread's upper bound
 

@@ -13,9 +13,10 @@ from gates.model.metrics import metrics_with
 from gates.model.policy import Policy
 from gates.model.records import Run
 from gates.model.rules import MetricRule, Scale, Worse
+from gates.model.summaries import Values
 from gates.model.verdict import Check, CheckOutcome, Evidence, check_of
 from gates.model.wording import quantity
-from gates.stats.comparisons import Comparison, Values, compare
+from gates.stats.comparisons import Comparison, compare
 
 PAIRS = 3
 """Fewer pairs leave one degree of freedom to their differences; that of their runs as two sides rests on two and more,

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gates.model.metrics import metrics_with
 from gates.model.policy import Policy
 from gates.model.priors import Prior
 from gates.model.records import Run, Series
 from gates.model.rules import MetricRule, Role, Scale, Worse
-from gates.model.summaries import SUMMARIES, rate
+from gates.model.summaries import SUMMARIES, Values, rate
 from gates.model.wording import called, quantity
 
 LEAST_POINTS = 8
@@ -65,7 +64,7 @@ class Yardstick:
     def harm(self, reading: Reading) -> float:
         return self.sign * (math.log(reading.value) if self.scale is Scale.LOG else reading.value)
 
-    def harms(self, readings: Sequence[Reading]) -> NDArray[np.float64]:
+    def harms(self, readings: Sequence[Reading]) -> Values:
         return np.array([self.harm(reading) for reading in readings])
 
     def change(self, harm: float) -> float:
@@ -75,7 +74,7 @@ class Yardstick:
             return self.sign * harm
         return math.expm1(min(self.sign * harm, _LARGEST_LOG))
 
-    def centre(self, harms: NDArray[np.float64]) -> float:
+    def centre(self, harms: Values) -> float:
         """The middle of one side in the metric's unit: geometric mean on the log scale, else the mean."""
         mean = self.sign * math.fsum(harms) / len(harms)
         return math.exp(mean) if self.scale is Scale.LOG else mean

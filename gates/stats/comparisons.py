@@ -14,11 +14,9 @@ from statistics import fmean, median
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from gates.model.priors import Prior
-
-Values = NDArray[np.float64]
+from gates.model.summaries import Values
 
 
 @dataclass(frozen=True, kw_only=True)

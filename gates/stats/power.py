@@ -12,7 +12,8 @@ import scipy
 from gates.model.policy import Policy
 from gates.model.priors import Prior
 from gates.model.rules import MetricRule, Role, Scale, Worse
-from gates.stats.comparisons import Design, Values, compare
+from gates.model.summaries import Values
+from gates.stats.comparisons import Design, compare
 from gates.stats.planning import POWER, enough_to_block
 
 POINTS = 1000
