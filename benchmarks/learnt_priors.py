@@ -25,7 +25,7 @@ from root_cause import kept  # noqa: E402
 from canary_mlflow.policies import load_policy  # noqa: E402
 from gates import Outcome, Policy, Run, Version, judge  # noqa: E402
 from gates.calibration import known_priors, spreads  # noqa: E402
-from gates.model.sides import baseline_side, candidate_side, facts  # noqa: E402
+from gates.model.sides import baseline_side, candidate_side, conditions  # noqa: E402
 
 SIZES = (1.0, 1.25, 1.5)
 SHIPPED = replace(load_policy("smoke"), priors=())
@@ -53,7 +53,7 @@ def learnt(champions: dict[str | None, Version], beside: str | None) -> Policy:
     """The policy with what all champions but the one judged beside tell."""
     others = [version for name, version in champions.items() if name != beside]
     right = candidate_side(others[0])
-    resolved = SHIPPED.resolve(facts(baseline_side(others[1], right), right))
+    resolved = SHIPPED.resolve(conditions(baseline_side(others[1], right), right))
     found = spreads(resolved, [version.runs for version in others])
     return replace(SHIPPED, priors=(known_priors("learnt", {}, found),))
 

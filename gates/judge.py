@@ -12,7 +12,7 @@ from gates.hard.hard_gates import hard_checks
 from gates.metric_checks import metric_checks
 from gates.model.policy import Policy, policy_to_dict
 from gates.model.records import Version
-from gates.model.sides import baseline_side, candidate_side, facts, obstacles, planned
+from gates.model.sides import baseline_side, candidate_side, conditions, obstacles, planned
 from gates.model.verdict import Difference, Outcome, ReasonCode, Verdict
 from gates.notes import notes, of_checks, unsaid
 from gates.root_causes import COSTS, harmed, root_causes
@@ -37,8 +37,8 @@ def judge(
     """
     right = candidate_side(candidate)
     left = baseline_side(baseline, right)
-    said = facts(left, right)
-    slips, plan = tuple(unsaid(policy, said)), policy.resolve(said)
+    known = conditions(left, right)
+    typos, plan = tuple(unsaid(policy, known)), policy.resolve(known)
     policy = plan if look is None else plan.spending(plan.looks.shares[look - 1] if share is None else share)
     pairs = pair(policy, baseline, left, right)
     in_the_way = obstacles(baseline, left, right, pairs.fresh)
@@ -69,5 +69,5 @@ def judge(
         planned_runs=planned(right.evidence),
         compared=compared,
         causes=tuple(causes),
-        notes=(*slips, *notes(left, right, pairs), *of_checks(checks), *filter(None, [work])),
+        notes=(*typos, *notes(left, right, pairs), *of_checks(checks), *filter(None, [work])),
     )

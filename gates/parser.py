@@ -10,7 +10,6 @@ from gates.model.fields import (
     PolicyError,
     Reader,
     choice,
-    facts,
     fields,
     mapping,
     one_of,
@@ -19,6 +18,7 @@ from gates.model.fields import (
     some_fields,
     text,
     unknown,
+    words,
 )
 from gates.model.metrics import METRICS, RECORDINGS, USUAL, Metric
 from gates.model.paradigm import Paradigm
@@ -156,7 +156,7 @@ def _known_priors(name: Any, body: Any) -> KnownPriors:
 
 
 def _when(path: str, body: Mapping[Any, Any]) -> dict[str, tuple[str, ...]]:
-    found = {str(key): facts(f"{path}.when.{key}", value) for key, value in body.items()}
+    found = {str(key): words(f"{path}.when.{key}", value) for key, value in body.items()}
     for key, values in found.items():
         valid = Paradigm if key == "paradigm" else RECORDINGS if key in METRICS else ()
         if valid and (wrong := sorted(set(values) - set(valid))):

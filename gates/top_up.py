@@ -12,7 +12,7 @@ from gates.hard.hard_gates import hard_checks
 from gates.model.policy import Policy
 from gates.model.records import Run, Version
 from gates.model.rules import Role
-from gates.model.sides import Side, baseline_side, candidate_side, facts, mismatches, planned
+from gates.model.sides import Side, baseline_side, candidate_side, conditions, mismatches, planned
 from gates.model.verdict import CheckOutcome, Outcome, ReasonCode, Verdict
 from gates.model.wording import runs
 
@@ -114,7 +114,7 @@ def in_vain(policy: Policy, baseline: Version, candidate: Version) -> bool:
 def _sides(policy: Policy, reference: Sequence[Run], candidate: Version) -> tuple[Policy, Side, Side]:
     right = candidate_side(candidate)
     left = baseline_side(Version(model="", version=None, runs=tuple(reference)), right)
-    return policy.resolve(facts(left, right)), left, right
+    return policy.resolve(conditions(left, right)), left, right
 
 
 def _broken_off(side: Side) -> dict[int, str]:

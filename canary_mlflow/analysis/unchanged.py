@@ -8,7 +8,7 @@ from canary_mlflow.errors import UsageError
 from gates import Policy, Run
 from gates.hard.hard_gates import hard_checks
 from gates.model.records import Version
-from gates.model.sides import Side, candidate_side, facts, mismatches, once
+from gates.model.sides import Side, candidate_side, conditions, mismatches, once
 from gates.model.verdict import CheckOutcome
 from gates.model.wording import listed
 
@@ -73,7 +73,7 @@ def pooled(groups: Sequence[Sequence[Run]]) -> Side:
 def shared_facts(groups: Sequence[Sequence[Run]]) -> tuple[dict[str, str], dict[str, str]]:
     """What all runs agree on: all facts, to choose a policy's rules; and those that a stored spread holds for."""
     side = pooled(groups)
-    found = facts(side, side)
+    found = conditions(side, side)
     hardware = {key for run in side.runs for key in run.hardware}
     when = {key: found[key] for key in sorted(hardware | {"algo", "model", "tier"}) if key in found}
     return found, when

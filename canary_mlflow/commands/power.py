@@ -108,7 +108,7 @@ def find_champion(model: str, policy: str | None, tracking_uri: str | None) -> C
     from canary_mlflow.registry.evidence import aliased, version_side
     from canary_mlflow.registry.policy_asked import policy_for
     from canary_mlflow.tracking.store import existing_store
-    from gates.model.sides import candidate_side, facts
+    from gates.model.sides import candidate_side, conditions
 
     client = existing_store(tracking_uri)
     number = aliased(client, model, "champion")
@@ -119,7 +119,7 @@ def find_champion(model: str, policy: str | None, tracking_uri: str | None) -> C
     return Champion(
         label=f"candidates like {found.label}",
         runs=len(side.evidence),
-        facts=facts(side, side),
+        facts=conditions(side, side),
         policy=policy_for(client, model, number, policy),
     )
 

@@ -13,7 +13,7 @@ from canary_mlflow.reports.figures import count
 from gates import Policy, Version, judge
 from gates.calibration import LEAST_RUNS, with_history
 from gates.model.policy import FreshBaseline
-from gates.model.sides import baseline_side, candidate_side, facts
+from gates.model.sides import baseline_side, candidate_side, conditions
 
 
 def judge_files(
@@ -31,7 +31,8 @@ def judge_files(
                 f"--history: found {count(len(past), 'file')}; expected at least {LEAST_RUNS}, the oldest first; "
                 "give more, or none"
             )
-        policy = with_history(policy, past, facts(baseline_side(left, candidate_side(right)), candidate_side(right)))
+        side = candidate_side(right)
+        policy = with_history(policy, past, conditions(baseline_side(left, side), side))
         notes.append(f"spreads between runs are learnt from a history of {len(past)} files")
     return decide(policy, left, right, notes)
 

@@ -76,7 +76,7 @@ def mapping(path: str, value: Any) -> Mapping[Any, Any]:
     return value
 
 
-def facts(path: str, value: Any) -> tuple[str, ...]:
+def words(path: str, value: Any) -> tuple[str, ...]:
     values = value if isinstance(value, list | tuple) else [value]
     if not values or not all(isinstance(item, str) for item in values):
         raise PolicyError(f"{path}: found {value!r}; expected a word or a list of words")

@@ -193,7 +193,7 @@ USUAL: Mapping[str, Mapping[str, Any]] = {
 """How a policy's rule of this name judges, unless the rule says otherwise: its metric, if that has another name, how a
 series becomes one number, the spread of that to expect between equal runs, and what else a rule may state."""
 RECORDINGS = ("recorded", "early", "new", "absent")
-"""What a policy's overlays may ask of a metric: see gates.model.sides.facts."""
+"""What a policy's overlays may ask of a metric: see gates.model.sides.conditions."""
 
 
 def metrics_with(trait: str) -> tuple[str, ...]:

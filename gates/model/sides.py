@@ -181,7 +181,7 @@ def _side(given: Iterable[Run], why_not: Callable[[Run], str]) -> Side:
     )
 
 
-def facts(baseline: Side, candidate: Side) -> dict[str, str]:
+def conditions(baseline: Side, candidate: Side) -> dict[str, str]:
     """What overlays look at: the candidate's workload and hardware, without what its runs disagree on, and for each
     metric whether the baseline has it until the last tenth of a run (`recorded`) or only earlier (`early`: it does not
     tell what came later), only the candidate has it (`new`: nothing to compare it with) or neither side (`absent`)."""
