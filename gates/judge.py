@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gates.decision import decide
 from gates.evidence.clocks import pair
-from gates.facts.check import fact_checks, unrecorded, what_differs
+from gates.facts.check import fact_check, unrecorded, what_differs
 from gates.facts.work import work_note
 from gates.hard.hard_gates import hard_checks
 from gates.metric_checks import metric_checks
@@ -45,7 +45,8 @@ def judge(
     alike = not any(one.reason_code is ReasonCode.NOT_COMPARABLE for one in in_the_way)
     changed, compared = what_differs(left.evidence, pairs.fresh, right.evidence, judged=alike and policy.hard.facts)
     missing = "" if in_the_way else unrecorded(left.finished, right.finished)
-    checks = [*fact_checks(policy, changed, compared, accepted, missing), *hard_checks(policy, right, baseline)]
+    of_facts = fact_check(policy, changed, compared, accepted, missing)
+    checks = [*filter(None, [of_facts]), *hard_checks(policy, right, baseline)]
     metrics, more_runs = (in_the_way, None) if in_the_way else metric_checks(policy, left, right, plan, pairs)
     checks += metrics
     outcome, code, reason = decide(policy, checks)

@@ -12,7 +12,7 @@ from gates.model.records import Run
 from gates.model.rules import MetricRule, Role, Worse
 from gates.model.sides import Side
 from gates.model.summaries import SUMMARIES
-from gates.model.verdict import Check, CheckOutcome, Evidence, ReasonCode, Standing, check_of
+from gates.model.verdict import Check, CheckOutcome, Evidence, ReasonCode, Standing, check_of, undecided
 from gates.model.wording import change, limit, p_value, quantity, runs
 from gates.stats.comparisons import Comparison
 from gates.stats.planning import (
@@ -100,7 +100,7 @@ def _conclude(policy: Policy, weighed: Weighed, level: float, plan: Policy, powe
     if found.p_noninferior <= policy.alpha_pass:
         if weighed.silent and rule.blocks:
             reason = f"{line}; but {runs(weighed.silent, 'candidate')} finished without enough of it to judge"
-            return check_of(rule, CheckOutcome.INCONCLUSIVE, reason, reason_code=ReasonCode.MISSING_DATA, **known)
+            return undecided(rule, reason, ReasonCode.MISSING_DATA, leaves_open=True, **known)
         reason = f"{line}, within the limit with {p_value(found.p_noninferior)}"
         return check_of(rule, CheckOutcome.PASS, reason, **known)
     if found.p_harm <= level and (enough or rule.role is Role.ADVISORY):
@@ -139,18 +139,9 @@ def _inconclusive(
     sizes = f" ({runs(evidence.baseline_runs, 'baseline')}, {runs(evidence.candidate_runs, 'candidate')})"
     # A guard leaves a verdict open only where harm beyond its limit is likely.
     silent = rule.role is Role.ADVISORY or (rule.role is Role.GUARD and found.p_harm > plan.alpha_pass)
-    outcome = CheckOutcome.NOT_JUDGED if silent else CheckOutcome.INCONCLUSIVE
     reason = f"{line}: {_SEEN[standing].format(_range(evidence))}{missing}{sizes}"
-    return check_of(
-        rule,
-        outcome,
-        reason,
-        reason_code=None if silent else code,
-        evidence=evidence,
-        more_runs=more,
-        runs_if_unchanged=harmless,
-        notes=weighed.notes,
-    )
+    known = {"evidence": evidence, "more_runs": more, "runs_if_unchanged": harmless, "notes": weighed.notes}
+    return undecided(rule, reason, code, leaves_open=not silent, **known)
 
 
 def _by_median(found: Comparison, evidence: Evidence) -> str:

@@ -15,7 +15,7 @@ from gates.model.policy import Policy
 from gates.model.records import Run
 from gates.model.rules import MetricRule, Role
 from gates.model.sides import once
-from gates.model.verdict import Check, CheckOutcome, Evidence, ReasonCode, check_of, undecided
+from gates.model.verdict import Check, Evidence, ReasonCode, undecided
 from gates.model.wording import listed, runs
 from gates.stats.comparisons import Comparison
 
@@ -154,6 +154,5 @@ def _missing(rule: MetricRule, left: list[Reading], right: list[Reading], why: s
     sides = [name for name, side in (("baseline", left), ("candidate", right)) if not side]
     reason = f"{why} (in the {' and the '.join(sides)})"
     vanished = bool(left) and not right
-    if (rule.blocks and vanished) or (rule.role is Role.GATE and (rule.must_have or there)):
-        return check_of(rule, CheckOutcome.INCONCLUSIVE, reason, reason_code=ReasonCode.MISSING_DATA)
-    return check_of(rule, CheckOutcome.NOT_JUDGED, reason)
+    needed = (rule.blocks and vanished) or (rule.role is Role.GATE and (rule.must_have or there))
+    return undecided(rule, reason, ReasonCode.MISSING_DATA, leaves_open=needed)

@@ -12,7 +12,7 @@ from gates.facts.exact import FACTS, bare, covers, deciding, variant_of
 from gates.model.policy import Policy
 from gates.model.records import Run
 from gates.model.sides import ABSENT
-from gates.model.verdict import Check, CheckOutcome, Difference, ReasonCode, hard_check
+from gates.model.verdict import Check, CheckOutcome, Difference, ReasonCode, hard_check, open_check
 from gates.model.wording import around_difference, listed, told_apart
 
 NAMES = {
@@ -66,38 +66,35 @@ def unrecorded(baseline: Sequence[Run], candidate: Sequence[Run]) -> str:
     return next((what for what, has in needed.items() if all(map(has, baseline)) and not all(map(has, candidate))), "")
 
 
-def fact_checks(
+def fact_check(
     policy: Policy, found: Sequence[Difference], compared: Sequence[str], accepted: Sequence[Difference], missing: str
-) -> tuple[Check, ...]:
+) -> Check | None:
     """The check, if both sides recorded facts and the policy asks for it. Equal facts are no evidence of anything else:
     the check passes then, and decides nothing. `missing`: what `unrecorded` says; nobody hides a fact by leaving it
     out."""
     if not policy.hard.facts:
-        return ()
+        return None
     facts = [one for one in found if one.group == FACTS and not one.rounding]
     known = [one for one in facts if one.decides and any(covers(each, one) for each in accepted)]
     against = [one for one in facts if one.decides and one not in known]
     if against:
         beginning = UNEXPLAINED if any(one.group == CONFIGURATION for one in found) else UNCHANGED
         reason = f"{beginning} {listed([said(one) for one in against], most=SHOWN)}"
-        return (hard_check(FACTS, CheckOutcome.BLOCK, reason, ReasonCode.HARD_GATE),)
+        return hard_check(FACTS, CheckOutcome.BLOCK, reason, ReasonCode.HARD_GATE)
     if missing:
-        return _open(f"the candidate's runs do not say {missing}, the baseline's do", ReasonCode.MISSING_DATA)
+        unsaid = f"the candidate's runs do not say {missing}, the baseline's do"
+        return open_check(FACTS, unsaid, ReasonCode.MISSING_DATA)
     if FACTS not in compared:
         unknown = "exact facts are not recorded of both sides"
-        return _open(unknown, ReasonCode.NOT_COMPARABLE) if compared and alone(policy) else ()
+        return open_check(FACTS, unknown, ReasonCode.NOT_COMPARABLE) if compared and alone(policy) else None
     if known:
         reason = f"accepted: {listed([said(one) for one in known], most=SHOWN)}"
-        return (hard_check(FACTS, CheckOutcome.PASS, reason),)
+        return hard_check(FACTS, CheckOutcome.PASS, reason)
     if facts:  # shown, and nothing to judge
         shown = listed([*map(said, facts)], most=SHOWN)
         differ = f"exact facts differ, and nothing says whether that is harm: {shown}"
-        return _open(differ, ReasonCode.FACTS_DIFFER) if alone(policy) else ()
-    return (hard_check(FACTS, CheckOutcome.PASS, "exact facts are equal, or differ by rounding alone"),)
-
-
-def _open(reason: str, code: ReasonCode) -> tuple[Check, ...]:
-    return (hard_check(FACTS, CheckOutcome.INCONCLUSIVE, reason, code),)
+        return open_check(FACTS, differ, ReasonCode.FACTS_DIFFER) if alone(policy) else None
+    return hard_check(FACTS, CheckOutcome.PASS, "exact facts are equal, or differ by rounding alone")
 
 
 def alone(policy: Policy) -> bool:

@@ -15,7 +15,7 @@ from gates.model.metrics import metrics_with
 from gates.model.policy import Policy
 from gates.model.records import WITHIN_NOISE, Run, Version
 from gates.model.sides import CRASHES, Side, as_a_candidate
-from gates.model.verdict import Check, CheckOutcome, ReasonCode, hard_check
+from gates.model.verdict import Check, CheckOutcome, ReasonCode, hard_check, open_check
 from gates.model.wording import listed, runs
 
 _COUNT = "nonfinite"
@@ -140,11 +140,11 @@ def _check(name: str, found: Found, known: Found) -> Check:
         if _alike((len(problems), looked_at), failed):
             means = "this canary is too short to say" if name == "learned" else "that tells nothing of the change"
             reason += f"; so did {failed[0]} of {failed[1]} of the baseline's: {means}"
-            return hard_check(name, CheckOutcome.INCONCLUSIVE, reason, ReasonCode.FAILS_ALIKE)
+            return open_check(name, reason, ReasonCode.FAILS_ALIKE)
         return hard_check(name, CheckOutcome.BLOCK, reason, ReasonCode.HARD_GATE)
     if silent and known.always:  # what was looked for before is not left out now
         reason = f"{silent} of {looked_at} runs do not tell ({name}), all of the baseline's do"
-        return hard_check(name, CheckOutcome.INCONCLUSIVE, reason, ReasonCode.MISSING_DATA)
+        return open_check(name, reason, ReasonCode.MISSING_DATA)
     if not fine:
         return hard_check(name, CheckOutcome.NOT_JUDGED, "the runs say nothing about it")
     return hard_check(name, CheckOutcome.PASS, fine)
@@ -168,13 +168,13 @@ def _unless_broken_off(check: Check, side: Side, baseline: Version | None) -> Ch
         first = found[0]
         if first.blocks:
             return hard_check(check.metric, CheckOutcome.BLOCK, first.reason, ReasonCode.CRASH)
-        return hard_check(check.metric, CheckOutcome.INCONCLUSIVE, first.reason, ReasonCode.BROKEN_OFF)
+        return open_check(check.metric, first.reason, ReasonCode.BROKEN_OFF)
     broken = side.broken_off
     if not broken:
         return check
     said = listed(list(dict.fromkeys(run.failure_reason or "no end was recorded" for run in broken)), 2)
     reason = f"{len(broken)} of {runs(len(side.runs), 'candidate')} failed ({said}), {_by_what(broken)}"
-    return hard_check(check.metric, CheckOutcome.INCONCLUSIVE, reason, ReasonCode.BROKEN_OFF)
+    return open_check(check.metric, reason, ReasonCode.BROKEN_OFF)
 
 
 def _by_what(broken: Sequence[Run]) -> str:

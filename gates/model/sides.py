@@ -12,7 +12,7 @@ import numpy as np
 
 from gates.model.metrics import METRICS, RECORDINGS, metrics_with
 from gates.model.records import Run, Version
-from gates.model.verdict import Check, CheckOutcome, Difference, ReasonCode, hard_check
+from gates.model.verdict import Check, Difference, ReasonCode, open_check
 from gates.model.wording import called, listed
 from gates.model.wording import runs as runs_in_words
 
@@ -243,20 +243,20 @@ def obstacles(baseline: Version | None, left: Side, right: Side, made: tuple[Run
     nothing does. `made`: the baseline's fresh runs."""
     if not right.evidence:
         code = ReasonCode.BROKEN_OFF if right.broken_off else ReasonCode.MISSING_DATA
-        return [_impossible("runs", _no_evidence("candidate", right), code)]
+        return [open_check("runs", _no_evidence("candidate", right), code)]
     if baseline is None:
-        return [_impossible("baseline", "there is no baseline to compare with", ReasonCode.NO_BASELINE)]
+        return [open_check("baseline", "there is no baseline to compare with", ReasonCode.NO_BASELINE)]
     if not left.evidence:
-        return [_impossible("baseline", _no_evidence("baseline", left), ReasonCode.MISSING_DATA)]
+        return [open_check("baseline", _no_evidence("baseline", left), ReasonCode.MISSING_DATA)]
     found = []
     fresh = replace(left, evidence=(*left.evidence, *made))
     for what in ("workload", "hardware"):
         if keys := mismatches(fresh, right, what):
             changed = (f"{item.key}: {item.baseline} -> {item.candidate}" for item in keys)
             reason = f"the {what} is not the same ({', '.join(changed)})"
-            found.append(_impossible(what, reason, ReasonCode.NOT_COMPARABLE))
+            found.append(open_check(what, reason, ReasonCode.NOT_COMPARABLE))
     if not found and not right.finished:
-        found.append(_impossible("runs", "no candidate run finished", ReasonCode.MISSING_DATA))
+        found.append(open_check("runs", "no candidate run finished", ReasonCode.MISSING_DATA))
     return found
 
 
@@ -264,7 +264,3 @@ def _no_evidence(name: str, side: Side) -> str:
     if not side.runs:
         return f"the {name} has no runs"
     return f"none of the {name}'s {runs_in_words(len(side.runs))} is evidence ({listed(side.left_out)})"
-
-
-def _impossible(what: str, reason: str, code: ReasonCode) -> Check:
-    return hard_check(what, CheckOutcome.INCONCLUSIVE, reason, code)

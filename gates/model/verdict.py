@@ -136,16 +136,24 @@ def check_of(rule: MetricRule, outcome: CheckOutcome, reason: str, **known: Any)
     return Check(metric=rule.name, role=rule.role, outcome=outcome, reason=reason, **known)
 
 
-def undecided(rule: MetricRule, reason: str, code: ReasonCode, **known: Any) -> Check:
-    """The check of a rule that these runs cannot answer: INCONCLUSIVE for a gate metric, NOT_JUDGED for others."""
-    if rule.role is not Role.GATE:
-        return check_of(rule, CheckOutcome.NOT_JUDGED, reason, **known)
-    return check_of(rule, CheckOutcome.INCONCLUSIVE, reason, reason_code=code, **known)
+def undecided(
+    rule: MetricRule, reason: str, code: ReasonCode, *, leaves_open: bool | None = None, **known: Any
+) -> Check:
+    """The check of a rule that these runs cannot answer: INCONCLUSIVE if it leaves the verdict open, as a gate metric
+    does unless said otherwise, else NOT_JUDGED."""
+    if rule.role is Role.GATE if leaves_open is None else leaves_open:
+        return check_of(rule, CheckOutcome.INCONCLUSIVE, reason, reason_code=code, **known)
+    return check_of(rule, CheckOutcome.NOT_JUDGED, reason, **known)
 
 
 def hard_check(name: str, outcome: CheckOutcome, reason: str, code: ReasonCode | None = None) -> Check:
     """A check that judges no metric, and decides."""
     return Check(metric=name, role=Role.HARD, outcome=outcome, reason=reason, reason_code=code)
+
+
+def open_check(name: str, reason: str, code: ReasonCode) -> Check:
+    """The same, where it cannot be answered."""
+    return hard_check(name, CheckOutcome.INCONCLUSIVE, reason, code)
 
 
 @dataclass(frozen=True, kw_only=True)
