@@ -11,7 +11,7 @@ from itertools import chain
 from canary_mlflow.upgrading.accounts import BESIDES, REPEATS, dearer, other_course, other_files, other_texts
 from canary_mlflow.upgrading.probing import Probe
 from gates.facts.check import said
-from gates.facts.exact import LOOSEST, ROUNDING, bare, fact_differences, regressions
+from gates.facts.exact import DEFAULTED, LOOSEST, ROUNDING, bare, fact_differences, regressions
 from gates.facts.work import MATERIAL, WORK, beyond, compare_work
 from gates.model.records import Run
 from gates.model.verdict import Difference
@@ -19,7 +19,6 @@ from gates.model.verdict import Difference
 CRASH = "crash"
 INVARIANTS = "invariants"
 NONFINITE = "nonfinite"
-DEFAULTED = ("arguments.", "model.", "generation.", "adapter.")
 BUDGET = {"flops": 0.2, "traffic": 0.2, "allocated": 0.2}
 """By how much more a step may ask for before that blocks: the gate's limits for its cost and its memory."""
 

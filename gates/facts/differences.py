@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 
 from gates.facts.exact import FACTS, fact_differences
@@ -11,16 +11,8 @@ from gates.model.records import Run
 from gates.model.sides import ABSENT, Pick, values_of, values_of_both
 from gates.model.verdict import Difference
 
-_, CONFIGURATION, CODE, PACKAGES, DATA, HARDWARE, WORKLOAD = GROUPS = (
-    FACTS,
-    "configuration",
-    "code",
-    "packages",
-    "data",
-    "hardware",
-    "workload",
-)
-"""In the order in which a reader asks for them: what is exactly other, then what was changed."""
+CONFIGURATION, CODE, PACKAGES = "configuration", "code", "packages"
+DATA, HARDWARE, WORKLOAD = "data", "hardware", "workload"
 
 MACHINE = frozenset({"host", "platform", "cpu", "gpu", "gpu_memory", "driver", "device", "omp_num_threads"})
 GIT = "git_"
@@ -51,20 +43,21 @@ def differences(
     are not `baseline`."""
     found: list[Difference] = []
     compared: list[str] = []
-    for group in GROUPS:
-        pick = _PICKS[group]
+    for group, pick in _PICKS.items():
         if not all(any(pick(run) for run in side) for side in (baseline, candidate)):
             continue
         compared.append(group)
-        if group in _OWN:
-            found += _OWN[group](baseline if exact is None or group != FACTS else exact, candidate)
-            continue
-        changed = [
-            Difference(key=key, baseline=" | ".join(here), candidate=" | ".join(there), group=group)
-            for key, here, there in values_of_both(baseline, candidate, pick)
-            if here != there
-        ]
-        found += sorted(changed, key=lambda one: ABSENT in (one.baseline, one.candidate))
+        if group == FACTS:
+            found += fact_differences(baseline if exact is None else exact, candidate)
+        elif group == CODE:
+            found += _code(baseline, candidate)
+        else:
+            changed = [
+                Difference(key=key, baseline=" | ".join(here), candidate=" | ".join(there), group=group)
+                for key, here, there in values_of_both(baseline, candidate, pick)
+                if here != there
+            ]
+            found += sorted(changed, key=lambda one: ABSENT in (one.baseline, one.candidate))
     settings = {one.key for one in found if one.group == CONFIGURATION}
     said = {key.rpartition(".")[2] for key in settings} | {key.removesuffix(".name") for key in settings}
     kept = (one for one in found if one.group not in (WORKLOAD, DATA) or one.key not in said)
@@ -84,7 +77,7 @@ def recipe(runs: Sequence[Run]) -> dict[str, dict[str, list[str]]]:
 
 def recorded(runs: Sequence[Run]) -> dict[str, dict[str, tuple[str, ...]]]:
     """Every value that these runs recorded about how they were made, by group and key."""
-    found = {group: values_of(runs, _PICKS[group]) for group in GROUPS}
+    found = {group: values_of(runs, pick) for group, pick in _PICKS.items()}
     found[CODE] = values_of(runs, lambda run: {**_of_code(run), "uncommitted": _uncommitted(run)})
     return found
 
@@ -173,12 +166,6 @@ def _is_data(key: str) -> bool:
     return key.startswith("data") or key.endswith("_data")
 
 
-_OWN: Mapping[str, Callable[[Sequence[Run], Sequence[Run]], Iterable[Difference]]] = {
-    FACTS: fact_differences,
-    CODE: _code,
-}
-"""Groups that are compared in a way of their own."""
-
 _PICKS: Mapping[str, Pick] = {
     FACTS: attrgetter("facts"),
     CONFIGURATION: _configuration,
@@ -188,3 +175,5 @@ _PICKS: Mapping[str, Pick] = {
     HARDWARE: _hardware,
     WORKLOAD: _workload,
 }
+GROUPS = tuple(_PICKS)
+"""In the order in which a reader asks for them: what is exactly other, then what was changed."""
