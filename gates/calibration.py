@@ -157,7 +157,7 @@ def resplit(policy: Policy, runs: Sequence[Run], k: int, m: int, splits: int, rn
 NAME = "history"
 LEAST_RUNS = 10
 """In a row; fewer single runs are no history."""
-MOST_DF = 8.0
+HISTORY_DF = 8.0
 """What a history of single runs may be worth: its noise is not today's for sure."""
 KEPT = 0.9
 """Of the differences of neighbours, the smallest: the others may be changes."""
@@ -187,4 +187,4 @@ def of_neighbours(values: Values) -> Prior | None:
         return None
     squares = np.sort(np.diff(values) ** 2)[: math.ceil(KEPT * (len(values) - 1))]
     sd = _TRIMMED * math.sqrt(float(np.mean(squares)) / 2)
-    return Prior(sd=max(sd, LEAST_SPREAD), df=min(MOST_DF, (len(values) - 1) * 2 / 3), kind="learnt")
+    return Prior(sd=max(sd, LEAST_SPREAD), df=min(HISTORY_DF, (len(values) - 1) * 2 / 3), kind="learnt")

@@ -3,7 +3,6 @@ the policy errs on these runs."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +10,10 @@ from typing import Any
 from canary_mlflow.policies import load_policy, option_names
 from gates import Policy, Run
 from gates.calibration import UPPER, MetricSpread, Resplits, resolvable, uncertainty
-from gates.model.rules import MetricRule, Scale, Worse
+from gates.model.rules import MetricRule, Scale
 from gates.model.wording import figure, quantity
 from gates.model.wording import runs as runs_in_words
+from gates.stats.power import as_change
 
 RESOLVING = (5, 3)
 """The runs a side, stored and candidate, by which a tier is said to resolve a spread."""
@@ -148,9 +148,7 @@ def tier_names() -> list[str]:
 
 def _margin(each: MetricSpread) -> float:
     """The margin; a logarithm as a fraction: that of 5 % is 0.0488."""
-    if not each.relative:
-        return each.margin
-    return -math.expm1(-each.margin) if each.rule.worse is Worse.LOWER else math.expm1(each.margin)
+    return abs(as_change(each.rule, each.margin)) if each.relative else each.margin
 
 
 def amount(value: float, rule: MetricRule, relative: bool) -> str:
