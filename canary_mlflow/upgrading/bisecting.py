@@ -25,11 +25,9 @@ Test = Callable[[Sequence[Item]], Answer]
 def smallest(items: Sequence[Item], test: Test[Item]) -> list[Item]:
     """A smallest BAD subset of the items, which together must be BAD. `items`: the likeliest first; it is tried alone
     before anything is halved."""
-    left = list(items)
-    for one in left[:1]:
-        if len(left) > 1 and test([one]) is Answer.BAD:
-            return [one]
-    parts = 2
+    left, parts = list(items), 2
+    if len(left) > 1 and test(left[:1]) is Answer.BAD:
+        return left[:1]
     while len(left) > 1:
         chunks = _chunks(left, parts)
         bad = next((chunk for chunk in chunks if test(chunk) is Answer.BAD), None)

@@ -90,17 +90,13 @@ class Prober:
         place = self.place(pins, repeat)
         if (known := self.known(pins, repeat)) is not None:
             return known
-        python = self.build(pins)
+        python = build(pins)
         try:
             place.mkdir(parents=True, exist_ok=True)
             with FileLock(place / "lock"):  # another `canary upgrade` may be at it
                 return self.known(pins, repeat) or self._kept(python, place, pins)
         except OSError as error:
             raise CanaryError(f"results in {self.work}: {one_line(error)}; expected a folder with room") from error
-
-    def build(self, pins: Pins) -> Path:
-        """The Python of their environment. Raises CanaryError where none can be had."""
-        return build(pins)
 
     def _kept(self, python: Path, place: Path, pins: Pins) -> Probe:
         """Each attempt has a folder of its own: what an interrupted one left running does not write into another's."""

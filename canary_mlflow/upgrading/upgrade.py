@@ -180,7 +180,7 @@ class Trial:
         self.say(f"{what}: {'known' if known else 'building an environment' if builds else 'trying'}")
         began = time.monotonic()
         if builds:
-            prober.build(pins)
+            environments.build(pins)
         building = round(time.monotonic() - began, 1)
         found = prober.try_(pins, repeat)
         self.tried.append({"what": what, "key": found.key, "seconds": found.seconds, "ended": found.ended,
@@ -255,7 +255,7 @@ class Trial:
         spent = sum(float(one["seconds"]) for one in self.tried)
         return replace(result, probes=tuple(self.tried), seconds=round(spent, 1), environments=self.used())
 
-    def culprit(self, finding: Finding, *, releases: bool = True) -> Culprit:
+    def culprit(self, finding: Finding, *, releases: bool) -> Culprit:
         """The smallest set of packages that shows the symptom, and the release of a single one."""
         order = likeliest(finding, self.plan.changes)
         self.order = [one.name for one in order]
