@@ -168,8 +168,9 @@ def decide(
     policy = replace(policy, looks=policy.looks.ending_with(champion_runs(policy, baseline, candidate)))
     past = track_record(client, guard, against, found, baseline, candidate)
     policy = policy.at_try(past.tries.number)
-    plan = policy, found, baseline, candidate, past.rows if guard is not None else None
-    number, share, look = at_look(client, *plan) if by_plan else (None, None, None)
+    number, share, look = None, None, None
+    if by_plan:
+        number, share, look = at_look(client, policy, found, baseline, candidate, past.rows)
     accepted = () if guard is None else accepted_in(guard, past.rows)
     verdict = judge(policy, baseline, candidate, look=number, share=share, accepted=accepted)
     pinned = read_anchor(client, candidate, verdict, before)

@@ -61,10 +61,10 @@ def at_look(
     found: ModelVersion,
     baseline: Version | None,
     candidate: Version,
-    rows: Iterable[Row] | None = None,
+    rows: Iterable[Row],
 ) -> tuple[int, float, Taken]:
     """The look that the number of a version's runs has reached, counted from 1; the share of the error levels that it
-    may spend; and what to record about it.
+    may spend; and what to record about it. `rows`: the ledger's about the model, none without a ledger.
 
     Raises UsageError if the plan was already spent on other evidence.
     """
