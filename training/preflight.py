@@ -7,8 +7,8 @@ import tempfile
 from pathlib import Path
 
 from canary_mlflow.errors import CanaryError
-from canary_mlflow.notify.session import ask
-from canary_mlflow.notify.webhooks import configured, read_webhooks
+from canary_mlflow.notify.session import ask, configured
+from canary_mlflow.notify.webhooks import read_webhooks
 from training import adapters, datasets, devices, memory, models, own_reward, quantization
 from training.config import CanaryConfig
 from training.errors import SetupError

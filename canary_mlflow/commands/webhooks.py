@@ -27,7 +27,7 @@ def webhooks() -> None:
 @store_option
 def list_(as_json: bool, tracking_uri: str | None) -> None:
     """List both kinds, without their secrets."""
-    from canary_mlflow.notify.webhooks import configured
+    from canary_mlflow.notify.session import configured
 
     ours = [described(one) for one in configured()]
     theirs = list(of_mlflow(tracking_uri))
@@ -52,7 +52,8 @@ def test(ctx: click.Context, name: str | None) -> None:
     """
     from canary_mlflow.notify.delivery import attempt
     from canary_mlflow.notify.events import trial
-    from canary_mlflow.notify.webhooks import FILE, configured
+    from canary_mlflow.notify.session import configured
+    from canary_mlflow.notify.webhooks import FILE
 
     found = [one for one in configured() if name in (None, one.name)]
     if not found:

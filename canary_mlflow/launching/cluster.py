@@ -20,7 +20,6 @@ from typing import Any
 from canary_mlflow.errors import CanaryError, UsageError, one_line
 from canary_mlflow.launching import on_node
 
-NODE_TAG, UNIT_TAG = "canary.cluster.node", "canary.cluster.unit"  # on a run: the node and the unit that made it
 HANDED_ON = ("MLFLOW_", "CANARY_", "HF_", "AWS_", "TRANSFORMERS_")  # environment variables passed on to the nodes
 KEPT_HERE = ("MLFLOW_RUN_ID", "CANARY_LAUNCHER", "CANARY_PARENT_RUN_ID")
 GRACE = 40.0  # seconds that a node has to end its runs and record that

@@ -14,9 +14,10 @@ import yaml
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.documents import parse_yaml
-from canary_mlflow.launching.cluster import NODE_TAG, UNIT_TAG, Cluster, Task, Unit, connected, needs_of
+from canary_mlflow.launching.cluster import Cluster, Task, Unit, connected, needs_of
 from canary_mlflow.launching.makers import Asked, Launched, Made
 from canary_mlflow.launching.missing_runs import Turn
+from canary_mlflow.launching.on_node import NODE_TAG, UNIT_TAG
 from canary_mlflow.launching.sources import Source, project_folder
 from canary_mlflow.tracking.session import child_runs, close_run, get_run
 from gates.model.records import Run

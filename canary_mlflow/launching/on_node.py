@@ -13,6 +13,8 @@ from typing import Any
 from canary_mlflow import errors
 from canary_mlflow.errors import BrokeOff, CanaryError, NoSource
 
+NODE_TAG, UNIT_TAG = "canary.cluster.node", "canary.cluster.unit"  # on a run: the node and the unit that made it
+
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
@@ -37,8 +39,6 @@ class Outcome:
 def perform(unit: Mapping[str, Any], node: str) -> list[dict[str, Any]]:
     """Do the tasks of a unit. An error that is no evidence ends the unit; a run that broke off, or code that is not
     available, does not: the other side of a pair is still needed."""
-    from canary_mlflow.launching.cluster import NODE_TAG, UNIT_TAG
-
     os.environ.update(unit["environment"])
     if Path(unit["folder"]).is_dir():  # by a shared path; else where the runtime environment has put the code
         os.chdir(unit["folder"])

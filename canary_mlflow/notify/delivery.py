@@ -16,8 +16,8 @@ from functools import partial
 from canary_mlflow.errors import CanaryError, one_line
 from canary_mlflow.notify.bodies import request
 from canary_mlflow.notify.events import Event
-from canary_mlflow.notify.session import first
-from canary_mlflow.notify.webhooks import Webhook, configured
+from canary_mlflow.notify.session import configured, first
+from canary_mlflow.notify.webhooks import Webhook
 
 log = logging.getLogger(__name__)
 

@@ -9,12 +9,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from canary_mlflow.errors import UsageError
-
-if TYPE_CHECKING:
-    from canary_mlflow.notify.webhooks import Webhook
+from canary_mlflow.notify.webhooks import FILE, Kind, Webhook, read_webhooks, webhook_of
 
 ASKED = "CANARY_NOTIFY"
 """The variable that carries the session's webhook to the processes of its runs: JSON without address or secret."""
@@ -34,8 +32,6 @@ def ask(entry: Mapping[str, Any], folder: Path, environment: dict[str, str] | os
 
 def asked(environment: Mapping[str, str] = os.environ) -> tuple[Webhook, frozenset[str]] | None:
     """The session's webhook and what it is told; None if nobody asked. Raises UsageError."""
-    from canary_mlflow.notify.webhooks import Kind, webhook_of
-
     if not environment.get(ASKED):
         return None
     entry = json.loads(environment[ASKED])
@@ -45,6 +41,14 @@ def asked(environment: Mapping[str, str] = os.environ) -> tuple[Webhook, frozens
     made = webhook_of(f"notify={entry['name']}", entry, environment)
     watched = [kind for word, kind in (("CRITICAL", Kind.CRITICAL), ("STOP", Kind.STOP)) if word in on]
     return replace(made, events=tuple(map(str, watched))), on
+
+
+def configured(environment: Mapping[str, str] = os.environ) -> tuple[Webhook, ...]:
+    """The webhooks of the file that CANARY_WEBHOOKS names, and the session's own, which is told here about the watch.
+    Raises UsageError."""
+    named, own = environment.get(FILE, ""), asked(environment)
+    listed = read_webhooks(Path(named).expanduser(), environment) if named else ()
+    return (*listed, own[0]) if own else listed
 
 
 def session_key(environment: Mapping[str, str] = os.environ) -> str:

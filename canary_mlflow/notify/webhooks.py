@@ -15,7 +15,6 @@ import yaml
 
 from canary_mlflow.errors import UsageError, one_line
 from canary_mlflow.files.documents import read_yaml
-from canary_mlflow.notify.session import asked
 
 FILE = "CANARY_WEBHOOKS"
 """The environment variable. Of a server, the server's: no client can change it."""
@@ -63,14 +62,6 @@ def place_of(url: str) -> str:
     """An address without its path and without a password."""
     found = urlsplit(url)
     return f"{found.scheme}://{found.hostname or ''}{f':{found.port}' if found.port else ''}/…"
-
-
-def configured(environment: Mapping[str, str] = os.environ) -> tuple[Webhook, ...]:
-    """The webhooks of the file that CANARY_WEBHOOKS names, and the session's own, which is told here about the watch.
-    Raises UsageError."""
-    named, own = environment.get(FILE, ""), asked(environment)
-    listed = read_webhooks(Path(named).expanduser(), environment) if named else ()
-    return (*listed, own[0]) if own else listed
 
 
 def read_webhooks(path: Path, environment: Mapping[str, str] = os.environ) -> tuple[Webhook, ...]:

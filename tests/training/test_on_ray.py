@@ -18,7 +18,7 @@ import pytest
 from ray_cluster import Nodes, nodes
 from workplace import ROOT, Workplace
 
-from canary_mlflow.launching.cluster import NODE_TAG, UNIT_TAG
+from canary_mlflow.launching.on_node import NODE_TAG, UNIT_TAG
 
 pytestmark = [
     pytest.mark.full,  # a cluster, and sessions on it; test_cluster.py guards the parts every day
