@@ -17,7 +17,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.policies import conf_dir, read_policy
+from canary_mlflow.policies import option_names, read_policy
 from training.config import CanaryConfig
 from training.refusals import explain
 
@@ -99,11 +99,6 @@ def parse(argv: Sequence[str]) -> CommandLine:
     )
 
 
-def options_of(group: str) -> list[str]:
-    """The shipped options of a group."""
-    return sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
-
-
 def _parser() -> ArgumentParser:
     """Hydra's own parser, with one-line errors instead of its usage text."""
 
@@ -142,7 +137,7 @@ def _check_override(item: Override) -> None:
     part = key.partition(".")[0]
     if not key:
         raise UsageError(f"{words}: not understood; expected key=value")
-    options = options_of(key)
+    options = option_names(key)
     if item.is_delete() and part in PARTS and (part not in POLICIES or key == part):
         hint = f"choose with {key}=NAME, one of {', '.join(options)}" if options else f"set it with {key}=VALUE"
         raise UsageError(f"{words}: a canary cannot do without {key}; {hint}")

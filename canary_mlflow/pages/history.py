@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from canary_mlflow.errors import NoSuchModel
 from canary_mlflow.ledger import table
+from canary_mlflow.ledger.policy_rows import said_by
 from canary_mlflow.ledger.rows import Kind, Row
 from canary_mlflow.pages.facts import RUNS, TAGS, read_facts
 from canary_mlflow.pages.models import is_model, read_champions
@@ -100,7 +101,7 @@ def read_history(registry: str, model: str) -> History:
         champion = dict(read_champions(connection, model)).get(model)
         guarded = has_ledger(connection)
         rows = list(table.read(connection, model, place)) if guarded else []
-    entries = [Entry(row=row, facts=facts_of(row)) for row in rows if row.alias == CHAMPION or row.kind in SHOWN]
+    entries = [Entry(row=row, facts=said_by(row)) for row in rows if row.alias == CHAMPION or row.kind in SHOWN]
     moves = [entry for entry in entries if entry.row.moves and entry.row.alias == CHAMPION]
     reigns = [Reign(entry=entry, until=after) for entry, after in zip_longest(moves, moves[1:])]
     return History(
@@ -112,15 +113,6 @@ def read_history(registry: str, model: str) -> History:
         overrides=[entry for entry in entries[::-1] if entry.by_hand],
         trends=trends_of(entries),
     )
-
-
-def facts_of(row: Row) -> dict[str, Any]:
-    """What the row says; empty if its text is not a JSON object."""
-    try:
-        found = row.facts
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def trends_of(entries: Sequence[Entry]) -> list[Trend]:

@@ -13,11 +13,11 @@ from canary_mlflow.errors import NoSuchRun, NoSuchVersion, Refused
 from canary_mlflow.files.documents import read_json
 from canary_mlflow.files.limits import MAX_VERDICT
 from canary_mlflow.ledger import table
+from canary_mlflow.ledger.policy_rows import said_by
 from canary_mlflow.ledger.rows import Row
 from canary_mlflow.pages.curves import read_series
 from canary_mlflow.pages.facts import read_facts
 from canary_mlflow.pages.forest import ForestRow, forest
-from canary_mlflow.pages.history import facts_of
 from canary_mlflow.pages.models import read_champions, session_of
 from canary_mlflow.pages.run import find_run
 from canary_mlflow.pages.signature import Signature, signature_of
@@ -69,7 +69,7 @@ def read_ledger_page(tracking: str, registry: str, seq: int, may_read_model: Cal
         before = table.row_at(connection, seq - 1) if seq > 1 else None
         holds = dict(read_champions(connection, row.model)).get(row.model)
         signature = signature_of(connection, row, before)
-    facts = facts_of(row)
+    facts = said_by(row)
     decision = decision_of(row, facts)
     return complete(tracking, registry, row.model, row, facts, decision, signature, holds)
 
@@ -101,7 +101,7 @@ def judged(registry: str, session: RunFacts) -> tuple[int | None, Decision] | No
     if seq is not None:
         with reading(registry) as connection:
             row = table.row_at(connection, seq)
-        facts = {} if row is None else facts_of(row)
+        facts = {} if row is None else said_by(row)
         if row is not None and facts.get("session") == session.run_id and (signed := decision_of(row, facts)):
             return seq, signed
     return None, replace(decision, session_id=session.run_id)

@@ -83,6 +83,15 @@ def champion_runs(client: MlflowClient, model: str) -> list[str]:
     return [run.info.run_id for run in children if run.data.tags.get("canary.role") == "run"]
 
 
+def champion_beside(client: MlflowClient, side: Side) -> list[str]:
+    """The runs of the champion of a side's model, without the side's own; empty if it has no model, or no champion."""
+    own, model = [run.run_id for run in side.evidence.runs], side.evidence.model
+    if own and not model:  # a single run: its session knows
+        parent = get_run(client, own[0]).data.tags.get("mlflow.parentRunId", "")
+        model = tags_of(client, parent).get("canary.model_name", "") if parent else ""
+    return [run for run in champion_runs(client, model) if run not in own] if model else []
+
+
 def work_of_champion(client: MlflowClient, model: str) -> dict[str, str]:
     """The workload that the champion's runs declare; empty if there is no champion, or its runs declare none."""
     declared = (run.workload for run in read_runs(client, champion_runs(client, model), metrics=()))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from canary_mlflow.files.source import read_bytes
-from canary_mlflow.registry.evidence import champion_runs, find_evidence
+from canary_mlflow.registry.evidence import champion_beside, find_evidence
 from canary_mlflow.tracking.profile import FILE, PROFILE_OF_TAG, Profile, Profiled, from_text
 from canary_mlflow.tracking.session import get_run
 
@@ -36,9 +36,7 @@ def find_subject(client: MlflowClient, text: str) -> Subject:
     UsageError, NoSuchRun."""
     side = find_evidence(client, repeated_by(client, text) or text)
     runs = [run.run_id for run in side.evidence.runs]
-    model = side.evidence.model or (model_of(client, runs[0]) if runs else "")
-    others = [run for run in champion_runs(client, model) if run not in runs] if model else []
-    return Subject(label=side.label, runs=runs, champion=others)
+    return Subject(label=side.label, runs=runs, champion=champion_beside(client, side))
 
 
 def repeated_by(client: MlflowClient, text: str) -> str:
@@ -84,9 +82,3 @@ def read(client: MlflowClient, run_id: str) -> Profile:
     with tempfile.TemporaryDirectory(prefix="canary-profile-") as folder:
         path = Path(client.download_artifacts(run_id, FILE, folder))
         return from_text(read_bytes(path).decode("utf-8", errors="replace"), f"{FILE} of run {run_id}")
-
-
-def model_of(client: MlflowClient, run_id: str) -> str:
-    """The registered model of a run's session."""
-    parent = get_run(client, run_id).data.tags.get("mlflow.parentRunId", "")
-    return str(get_run(client, parent).data.tags.get("canary.model_name", "")) if parent else ""

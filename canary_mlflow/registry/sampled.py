@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.source import read_bytes
-from canary_mlflow.registry.evidence import champion_runs, find_evidence
+from canary_mlflow.registry.evidence import champion_beside, find_evidence
 from canary_mlflow.tracking.samples import FILE, Answer, read
-from canary_mlflow.tracking.session import get_run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -30,16 +29,13 @@ class Sampled:
 def find_samples(client: MlflowClient, text: str) -> Sampled:
     """The samples of what `text` names, as for registry.evidence. Raises UsageError if none of its runs has samples."""
     side = find_evidence(client, text)
-    runs = [run.run_id for run in side.evidence.runs]
-    found = first_with_samples(client, runs)
+    found = first_with_samples(client, [run.run_id for run in side.evidence.runs])
     if found is None:
         raise UsageError(
             f"{side.label}: no run has {FILE}; expected one that was recorded with samples (tracking.samples, "
             "CanaryCallback(samples=True)), of an algorithm that answers, and not pruned since"
         )
-    model = side.evidence.model or _model_of(client, runs[0])
-    others = [run for run in champion_runs(client, model) if run not in runs] if model else []
-    champion = first_with_samples(client, others)
+    champion = first_with_samples(client, champion_beside(client, side))
     return Sampled(
         run_id=found[0],
         answers=found[1],
@@ -57,8 +53,3 @@ def first_with_samples(client: MlflowClient, run_ids: list[str]) -> tuple[str, l
                 text = read_bytes(path).decode("utf-8", errors="replace")
             return run_id, read(text, f"{FILE} of run {run_id}")
     return None
-
-
-def _model_of(client: MlflowClient, run_id: str) -> str:
-    parent = get_run(client, run_id).data.tags.get("mlflow.parentRunId", "")
-    return str(get_run(client, parent).data.tags.get("canary.model_name", "")) if parent else ""
