@@ -1,6 +1,6 @@
 """The guard of a registry: what is guarded, who holds it, what is refused, and how a guarded alias moves.
 
-The private names of MLflow used here and in `store.py` are listed in `private_names.py`.
+The private names of MLflow used here and in `store.py` are listed in tests/private_names.py.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import private_names
 import pytest
 import sqlalchemy as sa
 from ledger_rows import note
@@ -24,7 +25,6 @@ from canary_mlflow.ledger import install
 from canary_mlflow.ledger.keys import key_folder, load_public, load_signer, public_files, publish
 from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.policies import load_policy
-from canary_mlflow.registry import private_names
 from canary_mlflow.registry.actors import account
 from canary_mlflow.registry.acts import bless, override
 from canary_mlflow.registry.binding import bind

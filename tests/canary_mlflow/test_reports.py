@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from canary_mlflow.reports import REPORTS, markdown, text
+from canary_mlflow.reports import json as json_report
+from canary_mlflow.reports import markdown, text
 from canary_mlflow.reports.decision import Decision, Question, RunWarning, decision_from_dict
 from gates.model.rules import Role
 from gates.model.verdict import (
@@ -26,6 +27,7 @@ from gates.model.verdict import (
 )
 from gates.watch import WatchWarning
 
+REPORTS = {"text": text.render, "markdown": markdown.render, "json": json_report.render}
 RULES = {
     "step_time": {"worse": "higher", "reduction": "iqm"},
     "grad_norm": {"worse": "both", "reduction": "iqm"},

@@ -11,7 +11,6 @@ from training.ppo.losses import (
     Batch,
     Clip,
     gae,
-    masked_mean,
     ppo_loss,
     token_entropy,
     token_logps,
@@ -106,10 +105,6 @@ def test_score_stands_after_the_end_and_on_the_last_token_of_a_full_answer() -> 
     rewards = token_rewards(torch.tensor([5.0, 7.0]), kl, 0.5, policy_mask)
     assert rewards.tolist() == [[-0.5, -1.0, 5.0, 0.0], [0.0, 0.0, 0.0, 6.5]]
     assert value_mask_of(policy_mask).tolist() == [[True, True, True, False], [True, True, True, True]]
-
-
-def test_masked_mean() -> None:
-    assert float(masked_mean(torch.tensor([1.0, 3.0, 50.0]), torch.tensor([True, True, False]))) == 2.0
 
 
 def _batch(rows: slice = slice(None), **changes: torch.Tensor) -> Batch:

@@ -69,11 +69,6 @@ def windows(logits: torch.Tensor) -> list[slice]:
     return [slice(first, first + width) for first in range(0, length, width)]
 
 
-def masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Mean over the positions where mask is true; NaN if there is none."""
-    return (values * mask).sum() / mask.sum()
-
-
 def whiten(
     values: torch.Tensor, mask: torch.Tensor, *, shift_mean: bool = True, reduce: Reduce = identity
 ) -> torch.Tensor:
