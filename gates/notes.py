@@ -17,6 +17,8 @@ from gates.model.wording import called, listed, runs, together
 
 USUAL_FACTS = frozenset({"algo", "backend", "device", "model", "paradigm", "tier"})
 """Facts that overlays may ask for even if the runs of a comparison do not record them."""
+CLOCK = "clock not usable"
+"""How the notes on runs begin whose clock does not count."""
 _LOSSES = metrics_with("training_loss")
 
 
@@ -85,7 +87,7 @@ def _clocks(baseline: Sequence[Run], candidate: Sequence[Run], pairs: Pairs) -> 
         ]
         who = "; ".join(f"{name} {runs}" for name, runs in named if runs)
         said = f"{who}: {'one' if len(alike) > 1 else 'it'} {pairs.invalid[alike[0]].seen}"
-        yield f"clock not usable: {len(alike)} of {len(everyone)} runs {what} ({said})"
+        yield f"{CLOCK}: {len(alike)} of {len(everyone)} runs {what} ({said})"
 
 
 def _pairs(pairs: Pairs) -> Iterator[str]:

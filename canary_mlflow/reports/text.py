@@ -17,6 +17,7 @@ from canary_mlflow.reports.wording import WORSE
 from canary_mlflow.shown import shown
 from gates.model.rules import Role
 from gates.model.verdict import CheckOutcome, Outcome
+from gates.notes import CLOCK
 
 HEADINGS = {
     "PASS": "bold green",
@@ -33,7 +34,6 @@ TIGHTER = ((changes.SHOWN, True, False), (changes.SHOWN, False, False), (3, Fals
 """What `short` is asked for, one after the other, until the report fits."""
 SHOWN_CAUSES = 2
 SHOWN_NOTES = 2
-CLOCK = ("clock not usable", "clock perhaps not usable")
 
 
 def render(decision: Decision, *, width: int = PLAIN_WIDTH, full: bool = False) -> str:

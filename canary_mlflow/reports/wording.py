@@ -189,7 +189,7 @@ def runs_note(decision: Decision) -> str:
     return f"{runs}{against}, policy {verdict.policy.get('name', '?')}"
 
 
-def advice_note(decision: Decision, *, names: bool = True) -> str:
+def advice_note(decision: Decision, *, names: bool) -> str:
     """The checks that decide nothing, in short: `beyond the limit: step_time; undecided: loss; ok: 7 metrics`. Without
     `names`, how many they are."""
     groups: dict[str, list[str]] = {"beyond the limit": [], WORSE: [], "undecided": []}
