@@ -35,7 +35,7 @@ TRY_SECONDS = 120  # for the GPU; torch alone takes ten on a busy machine
 FIX = "canary doctor --fix ends and removes them, as the next session does"
 
 
-def examine(tracking_uri: str | None, *, fix: bool = False) -> Iterator[Finding]:
+def examine(tracking_uri: str | None, *, fix: bool) -> Iterator[Finding]:
     """The findings of all checks, the quick ones first. `fix`: close and remove what killed processes left behind."""
     yield python()
     yield from packages()

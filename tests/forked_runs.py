@@ -28,7 +28,7 @@ from training import worker
 
 place = pathlib.Path(sys.argv[1])
 exec((place / "patch.py").read_text(), {})
-sys.exit(worker.train_job(place))
+sys.exit(worker.train_job(place, worker.Loaded()))
 """
 
 

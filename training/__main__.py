@@ -135,7 +135,7 @@ def _with_hydra(argv: Sequence[str]) -> list[int]:
     return codes
 
 
-def _job(config: CanaryConfig, scratch: Path, *, in_sweep: bool = False) -> int:
+def _job(config: CanaryConfig, scratch: Path, *, in_sweep: bool) -> int:
     from training import launch, sweep
 
     _ask(config, scratch)

@@ -47,13 +47,13 @@ class Head:
         return np.asarray(self._ran[0].weight.detach().float().cpu()[0], dtype=np.float64)
 
 
-def untrained(weights: np.ndarray, better: np.ndarray, worse: np.ndarray, seed: int = 0) -> float:
+def untrained(weights: np.ndarray, better: np.ndarray, worse: np.ndarray) -> float:
     """The share of random heads that tell these texts apart as well: by the mean difference of their scores relative to
     the head's length, or by how many pairs they order alike, whichever is the rarer, both ways round. A head whose
     training shaped the model, too, stands out in the first, one that was fitted to a finished model in the second.
     `better`, `worse`: pairs by width, what the head reads of them."""
     differences = better - worse
-    drawn = np.random.default_rng(seed).normal(size=(DRAWS, len(weights)))
+    drawn = np.random.default_rng(0).normal(size=(DRAWS, len(weights)))
     mean = differences.mean(axis=0)
 
     def apart(heads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -128,10 +128,10 @@ def _note(inputs: Inputs, device: Device) -> str:
     return "; ".join(note for note in (inputs.data.note, device.note) if note)
 
 
-def train_job(folder: Path, loaded: Loaded | None = None) -> int:
+def train_job(folder: Path, loaded: Loaded) -> int:
     """Train `folder`/job.json in this process; return 0 if the run finished, else 1."""
     job = Job(**json.loads((folder / "job.json").read_text()))
-    end = _attempt(job, folder, loaded or Loaded())
+    end = _attempt(job, folder, loaded)
     if not peers.leads():
         return 1 if end.failure else 0
     _say_end(job, end)

@@ -27,7 +27,7 @@ def charts_of(
     marks: Sequence[Mark],
     params: Mapping[str, str],
     *,
-    rest: bool = True,
+    rest: bool,
 ) -> list[Chart]:
     """One chart per panel that is not empty, and with `rest` one for every further series that changes.
 

@@ -52,7 +52,7 @@ def open_store(uri: str | None) -> MlflowClient:
     return existing_store(uri)
 
 
-def print_decision(decision: Decision, as_json: bool = False, *, full: bool = False) -> None:
+def print_decision(decision: Decision, as_json: bool = False, *, full: bool) -> None:
     """Print the report for people on stdout; with --json it moves to stderr."""
     from canary_mlflow.reports import json, text
 

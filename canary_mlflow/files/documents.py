@@ -37,9 +37,9 @@ def parse_yaml(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> An
     return yaml.load(text, Loader=loader)
 
 
-def read_yaml(path: Path, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> Any:
+def read_yaml(path: Path) -> Any:
     """The value of a YAML file. Raises OSError, ValueError and YAMLError."""
-    return parse_yaml(read_bytes(path).decode("utf-8"), loader)
+    return parse_yaml(read_bytes(path).decode("utf-8"))
 
 
 def refuse_deep(value: Any) -> None:

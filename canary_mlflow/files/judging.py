@@ -17,7 +17,7 @@ from gates.model.sides import baseline_side, candidate_side, conditions
 
 
 def judge_files(
-    policy: Policy, baseline: Sequence[Path], candidate: Sequence[Path], history: Sequence[Path] = ()
+    policy: Policy, baseline: Sequence[Path], candidate: Sequence[Path], history: Sequence[Path]
 ) -> Decision:
     """The verdict on the runs in these files, one per file. `history`: earlier runs in order of time, which show how
     much runs differ. Raises UsageError for a file that cannot be read, and for a history that is too short."""

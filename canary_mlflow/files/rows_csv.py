@@ -47,7 +47,7 @@ def csv_header(path: Path, header: str, notes: list[str]) -> tuple[list[str], st
 
 
 def read_csv(
-    path: Path, rest: TextIO, names: list[str], delimiter: str, notes: list[str], *, numbered: bool = False
+    path: Path, rest: TextIO, names: list[str], delimiter: str, notes: list[str], *, numbered: bool
 ) -> History:
     """One row per step, after the header."""
     refuse_huge(path, b"\n")

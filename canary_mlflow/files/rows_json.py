@@ -39,7 +39,7 @@ def read_json(path: Path, body: Any, notes: list[str], *, numbered: bool = False
     return history_of(columns, "trainer_state" if state is body else "json", notes, planned=state.get("max_steps"))
 
 
-def read_jsonl(path: Path, rest: TextIO, first: str, notes: list[str], *, numbered: bool = False) -> History:
+def read_jsonl(path: Path, rest: TextIO, first: str, notes: list[str], *, numbered: bool) -> History:
     """One JSON object per line; a last line that was cut off in writing is left out."""
     refuse_huge(path, b"\n")
     columns = Columns(path, row_word="line", numbered=numbered)

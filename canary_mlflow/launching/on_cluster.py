@@ -151,7 +151,7 @@ def maker_for(
     made: tuple[Run, ...],
     say: Callable[[str], None],
     *,
-    connect: bool = True,
+    connect: bool,
 ) -> Iterator[Launched]:
     """The maker of more runs of a version: this machine, or a cluster with the settings of the existing runs.
 

@@ -26,7 +26,7 @@ def parse_moment(text: str) -> datetime:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def champion_at(rows: Iterable[Row], moment: datetime, alias: str = "champion") -> Row | None:
+def champion_at(rows: Iterable[Row], moment: datetime, alias: str) -> Row | None:
     """The row by which a version held the alias at that moment; None before the first. The order of rows counts,
     whatever clocks said; a row whose text is junk makes nothing champion."""
     moves = [row for row, since in settled(rows) if row.moves and row.facts and row.alias == alias and since <= moment]

@@ -61,10 +61,10 @@ def drawn_series(
     connection: sa.Connection,
     run: RunFacts,
     names: Sequence[str],
-    after: int | None = None,
+    after: int | None,
     until: int | None = None,
     *,
-    rough: bool = False,
+    rough: bool,
 ) -> tuple[dict[str, Series], bool]:
     """A run's series by canonical name, with what it has not sent yet; and whether any has only some of its points,
     which `rough` allows if it is long."""

@@ -74,9 +74,7 @@ class Index:
     models: Sequence[str] = field(default=())
 
 
-def read_index(
-    tracking: str, asked: Asked, experiments: Sequence[str] | None = None, models: Sequence[str] = ()
-) -> Index:
+def read_index(tracking: str, asked: Asked, experiments: Sequence[str] | None, models: Sequence[str]) -> Index:
     """The page that was asked for. `experiments`: those that the reader may see, None for all. Raises StoreError."""
     with reading(tracking) as connection:
         query, walk, keys = source(connection, asked)

@@ -157,10 +157,10 @@ def curves_of(
     tracking: str,
     page: SessionPage,
     names: Sequence[str],
-    after: int | None = None,
-    until: int | None = None,
+    after: int | None,
+    until: int | None,
     *,
-    rough: bool = False,
+    rough: bool,
 ) -> dict[str, Any]:
     """The curves of all runs as JSON values, with the reference's band and each series' departure from it; with
     `after`, only what is new since that step; with `until` too, that stretch in full detail. `rough`: only some rows of

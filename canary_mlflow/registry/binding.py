@@ -109,19 +109,17 @@ def series_digest(series: Series) -> str:
     return hashlib.sha256(series.steps.astype("<i8").tobytes() + values.astype("<f8").tobytes()).hexdigest()
 
 
-def artifact_digest(uri: str, destination: str = "") -> str:
-    """`N files, sha256:…` over the relative names and contents of everything under `uri`.
-
-    A missing folder has no files, which is also a digest: files that turn up later are a change. `destination`: where a
-    server keeps what it serves under `mlflow-artifacts:`.
-    """
-    with files_at(uri, destination) as place:
+def artifact_digest(uri: str) -> str:
+    """`N files, sha256:…` over the relative names and contents of everything under `uri`. A missing folder has no
+    files, which is also a digest: files that turn up later are a change."""
+    with files_at(uri) as place:
         return digest_of_all(file_digests(place))
 
 
 @contextmanager
 def files_at(uri: str, destination: str = "") -> Iterator[Path]:
-    """The files under `uri`, for the length of a block: in their own place, or as a copy. Raises StoreError."""
+    """The files under `uri`, for the length of a block: in their own place, or as a copy. `destination`: where a server
+    keeps what it serves under `mlflow-artifacts:`. Raises StoreError."""
     from mlflow.artifacts import download_artifacts
     from mlflow.exceptions import MlflowException
     from mlflow.utils.file_utils import local_file_uri_to_path

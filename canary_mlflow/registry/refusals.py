@@ -30,7 +30,7 @@ def gate_command(model: str, version: object) -> str:
     return f"canary gate {shlex.quote(model)} {version}"
 
 
-def override_command(model: str, version: object, alias: str = "champion") -> str:
+def override_command(model: str, version: object, alias: str) -> str:
     """The command that overrides a verdict, on record."""
     which = "" if alias == "champion" else f" --alias {shlex.quote(alias)}"
     return f'canary override {shlex.quote(model)} {version}{which} --reason "…"'
@@ -52,7 +52,7 @@ def no_verdict(alias: str, model: str, version: object) -> Any:
     return forbidden(f"{subject(alias, model, version)}: there is no verdict for it in the ledger; run {brings}")
 
 
-def not_granted(alias: str, model: str, version: object, word: str, held_back: Any = None) -> Any:
+def not_granted(alias: str, model: str, version: object, word: str, held_back: Any) -> Any:
     """Judged, but not let through. `held_back`: what holds it back besides its verdict."""
     if held_back:
         why = "; ".join(str(one["reason"]) for one in held_back)

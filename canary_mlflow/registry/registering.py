@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 
-def register_session(
-    client: MlflowClient, session_id: str, model: str | None = None, weights: Path | None = None
-) -> tuple[str, str]:
+def register_session(client: MlflowClient, session_id: str, model: str | None, weights: Path | None) -> tuple[str, str]:
     """Register a new version with the session as its evidence, and return (model, number); nothing is judged.
 
     `model`: by default the one that the session was started for. `weights`: the folder of the model that the session

@@ -41,9 +41,7 @@ def is_guarded_server(client: MlflowClient) -> bool:
     return registry_uri(client).startswith(("http://", "https://")) and ask(client, "GET", "health") is not None
 
 
-def remote_gate(
-    client: MlflowClient, model: str, version: str, *, by_plan: bool = False, promote: bool | None = None
-) -> Decision:
+def remote_gate(client: MlflowClient, model: str, version: str, *, by_plan: bool, promote: bool | None) -> Decision:
     """Ask the server for a verdict, by the policy in force there. Raises the error that the server's answer means."""
     body: dict[str, Any] = {"model": model, "version": version}
     if by_plan:

@@ -32,7 +32,7 @@ STYLES = {"WARN": "yellow", "CRITICAL": "bold red", "STOP": "bold white on red"}
 IN_LINES = 3  # series in a line of plain text
 
 
-def screen(sight: Sight, now: int, trouble: str = "") -> RenderableType:
+def screen(sight: Sight, now: int, trouble: str) -> RenderableType:
     """The whole screen. `now`: in ms. `trouble`: why there is no news."""
     parts: list[RenderableType] = [heading(sight), progress(sight.run, now)]
     if sight.series:
@@ -102,10 +102,10 @@ def value(number: float, unit: str) -> str:
     return quantity(number, unit) if math.isfinite(number) else str(number).replace("nan", "NaN")
 
 
-def sparkline(values: np.ndarray, width: int = WIDTH) -> str:
-    """At most `width` blocks, each the mean of a stretch, scaled from the lowest to the highest mean; ! for a stretch
+def sparkline(values: np.ndarray) -> str:
+    """At most WIDTH blocks, each the mean of a stretch, scaled from the lowest to the highest mean; ! for a stretch
     with a value that is not finite."""
-    stretches = np.array_split(values, min(width, len(values))) if len(values) else []
+    stretches = np.array_split(values, min(WIDTH, len(values))) if len(values) else []
     means = [float(stretch.mean()) for stretch in stretches]  # a NaN or Inf in it makes it one
     finite = [mean for mean in means if math.isfinite(mean)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)

@@ -110,7 +110,7 @@ def run_from(
     tags: Mapping[str, str],
     keys: Sequence[str],
     points: Mapping[tuple[str, str], Points],
-    params: Mapping[str, str] | None = None,
+    params: Mapping[str, str],
 ) -> Run:
     """A run from its tags, its params and the points of its series."""
     series = {name_of_key(key): series_of(name_of_key(key), points[run_id, key]) for key in keys}
@@ -132,7 +132,7 @@ def run_from(
         workload=_section(tags, "canary.workload."),
         hardware=_section(tags, "canary.hardware."),
         environment=_section(tags, "canary.env."),
-        configuration=configuration_of(params or {}, tags),
+        configuration=configuration_of(params, tags),
         facts=facts_in(tags),
         session=tags.get("mlflow.parentRunId", ""),
         note=tags.get(RUN_NOTE_TAG, ""),

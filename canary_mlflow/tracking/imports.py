@@ -79,7 +79,7 @@ def find_import(client: MlflowClient, digest: str) -> str:
     return str(found[0].info.run_id) if found else ""
 
 
-def write_import(client: MlflowClient, experiment: str, item: Imported, parent: str = "") -> str:
+def write_import(client: MlflowClient, experiment: str, item: Imported, parent: str) -> str:
     """Write a new run and return its id; nothing is left of a run that could not be written whole. Raises
     StoreError."""
     from mlflow.exceptions import MlflowException

@@ -57,7 +57,7 @@ def prepare_store(uri: str | None = None) -> MlflowClient:
     return client
 
 
-def reading_store(uri: str | None = None) -> MlflowClient:
+def reading_store(uri: str | None) -> MlflowClient:
     """A client for reading. With SQLite it makes and locks nothing, and opens a file that cannot be written read-only.
     Raises StoreError if there is no store yet."""
     from mlflow import MlflowClient
@@ -84,7 +84,7 @@ def refuse_missing(file: Path) -> None:
         )
 
 
-def existing_store(uri: str | None = None) -> MlflowClient:
+def existing_store(uri: str | None) -> MlflowClient:
     """As `prepare_store`, but never makes a store: raises StoreError if there is none yet."""
     file = sqlite_file(resolve(uri))
     if file is not None:
