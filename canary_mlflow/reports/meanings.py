@@ -11,7 +11,6 @@ from gates.model.verdict import Check, CheckOutcome, Evidence, ReasonCode, Stand
 KINDS = {
     "calibrated": "as calibrated here",
     "learnt": "as learnt from several sessions",
-    "dropped": "in part far from what was expected, so judged by these runs alone",
 }
 WITHIN = "within the limit"
 HARM = {
