@@ -11,7 +11,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from gates.model.records import Run, Series
+from gates.model.records import Run
 
 WARMUP = 5
 """First steps, which no level includes."""
@@ -110,31 +110,31 @@ def middle(values: Iterable[float]) -> float:
 
 def steady(run: Run, name: str) -> float:
     """The median step after warm-up."""
-    values = _finite(run, name)
+    values = run.finite(name)
     values = values[WARMUP:] if len(values) > 2 * WARMUP else values
     return float(np.median(values)) if len(values) else math.nan
 
 
 def mean(run: Run, name: str) -> float:
     """The mean after warm-up."""
-    values = _finite(run, name)[WARMUP:]
+    values = run.finite(name)[WARMUP:]
     return float(np.mean(values)) if len(values) else math.nan
 
 
 def start(run: Run, name: str) -> float:
     """The first value."""
-    return float(next(iter(_finite(run, name)), math.nan))
+    return float(next(iter(run.finite(name)), math.nan))
 
 
 def end(run: Run, name: str) -> float:
     """The mean of the last third."""
-    values = _finite(run, name)
+    values = run.finite(name)
     return float(np.mean(values[-max(1, round(TAIL * len(values))) :])) if len(values) else math.nan
 
 
 def highest(run: Run, name: str) -> float:
     """The largest value."""
-    return float(np.max(_finite(run, name), initial=-math.inf))  # without values: -inf, left out as not finite
+    return float(np.max(run.finite(name), initial=-math.inf))  # without values: -inf, left out as not finite
 
 
 def updates(run: Run) -> float:
@@ -168,16 +168,11 @@ def token_digests(run: Run) -> dict[str, int]:
 
 def _rise(run: Run, name: str, at: int) -> float:
     """How many times as long the fastest quarter of the steps takes from there on."""
-    values = _finite(run, name)
+    values = run.finite(name)
     if len(values) <= at:
         return math.nan
     early, late = np.quantile(values[WARMUP:at], 0.25), np.quantile(values[at:], 0.25)
     return float(late / early) if early > 0 else math.nan
-
-
-def _finite(run: Run, name: str) -> NDArray[np.float64]:
-    series: Series | None = run.series.get(name)
-    return np.array([]) if series is None else series.finite_only().values
 
 
 def _by_step(runs: Sequence[Run], name: str) -> dict[int, float]:

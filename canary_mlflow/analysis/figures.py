@@ -95,8 +95,7 @@ def performance_of(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[Co
 
 def middles(runs: Iterable[Run], name: str) -> list[float]:
     """The median over the steps, of each run that has the series."""
-    having = (run.series[name].finite_only().values for run in runs if name in run.series)
-    return [float(np.median(values)) for values in having if len(values)]
+    return [float(np.median(values)) for run in runs if len(values := run.finite(name))]
 
 
 def summaries(run: Run) -> Mapping[str, Figures]:

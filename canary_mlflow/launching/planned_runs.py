@@ -102,7 +102,7 @@ class PlannedRuns:
         evidence, count = side.evidence, max(0, wanted - planned(side.evidence))
         seeds = next_seeds(count, seeds_of(behind), seeds_of((*evidence, *side.broken_off)))
         first = seeds_without_fresh(self.client, self.maker, evidence, fresh) if self.with_fresh else ()
-        there = seeds_of([run for run in fresh if run.completed and not run.failure])
+        there = seeds_of([run for run in fresh if run.finished])
         return Missing(seeds=tuple(seeds), with_fresh=self.with_fresh, first=tuple(first), there=tuple(there))
 
     def make(self, missing: Missing) -> None:

@@ -44,7 +44,7 @@ def progress(
     """How far the version is in its plan against this champion. `rows`: the ledger's rows about the model, if already
     read."""
     side = candidate_side(candidate)
-    fresh = [run for run in (baseline.fresh if baseline else ()) if run.completed and not run.failure]
+    fresh = [run for run in (baseline.fresh if baseline else ()) if run.finished]
     evidence = (*side.evidence, *baseline_side(baseline, side).evidence, *fresh)
     now = Taken(runs=planned(side.evidence), evidence=evidence_of(run.run_id for run in evidence))
     if rows is None:

@@ -126,7 +126,7 @@ def _read_one(policy: Policy, rule: MetricRule, run: Run) -> Reading | str:
 
 def _rewards(run: Run) -> tuple[float, float]:
     """The lowest and the highest reward of any kind: an evaluation at the end alone may lie anywhere."""
-    values = [value for name in _REWARDS if name in run.series for value in run.series[name].finite_only().values]
+    values = [value for name in _REWARDS for value in run.finite(name)]
     return (min(values), max(values)) if values else (-math.inf, math.inf)
 
 

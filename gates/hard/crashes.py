@@ -63,7 +63,7 @@ def _no_baseline_beside(ended: Sequence[Run], seed: int, baseline: Version | Non
     beside = _beside(baseline, seed)
     if not beside:
         return "no run of the baseline's code was made beside it"
-    if broken := [run for run in beside if run.failure or not run.completed]:
+    if broken := [run for run in beside if not run.finished]:
         return f"the baseline broke off beside it too ({broken[0].failure_reason or 'no end was recorded'})"
     for run in beside:
         for what, here, others in (

@@ -116,6 +116,16 @@ class Run:
     last_step: int = 0
     note: str = ""
 
+    @property
+    def finished(self) -> bool:
+        """Whether it reached its end."""
+        return self.completed and not self.failure
+
+    def finite(self, name: str) -> NDArray[np.float64]:
+        """The finite values of a series; none if it was not recorded."""
+        series = self.series.get(name)
+        return np.array([]) if series is None else series.finite_only().values
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Version:

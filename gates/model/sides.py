@@ -47,7 +47,7 @@ class Side:
     @property
     def finished(self) -> tuple[Run, ...]:
         """The evidence runs that reached their end: only these have metrics worth comparing."""
-        return tuple(run for run in self.evidence if run.completed and not run.failure)
+        return tuple(run for run in self.evidence if run.finished)
 
     @property
     def interrupted(self) -> tuple[Run, ...]:
@@ -114,7 +114,7 @@ def _copies(runs: tuple[Run, ...]) -> dict[str, str]:
     nothing."""
     found: dict[str, str] = {}
     kept: list[Run] = []
-    for run in sorted(runs, key=lambda run: (not run.failure and run.completed, -_known(run), run.run_id)):
+    for run in sorted(runs, key=lambda run: (run.finished, -_known(run), run.run_id)):
         first = next((other for other in kept if _same_run(run, other)), None)
         if first is None:
             kept.append(run)
@@ -205,8 +205,7 @@ def work_of(baseline: Side, candidate: Side) -> str:
     tells more than that of a step. `same` otherwise, or if no tokens were counted."""
     means = []
     for side in (baseline, candidate):
-        counted = [run.series["tokens"].finite_only().values for run in side.evidence if "tokens" in run.series]
-        means.append([float(np.mean(values)) for values in counted if len(values)])
+        means.append([float(np.mean(values)) for run in side.evidence if len(values := run.finite("tokens"))])
     if not all(means):
         return "same"
     before, now = (math.fsum(each) / len(each) for each in means)
