@@ -28,8 +28,9 @@ class Invariant:
         """Training begins: check what can be checked now, and find out whether the rest applies."""
 
     def over(self) -> bool:
-        """After start: whether it does not apply, or has checked everything; then nothing is told to it any more."""
-        return False
+        """After start: whether it does not apply, or has checked everything, as one that only checks at the start; then
+        nothing is told to it any more."""
+        return True
 
     def rollout_begins(self) -> None:
         """PPO: an iteration begins with its rollout."""
@@ -71,6 +72,9 @@ class Invariants(Probe):
         for invariant in self._invariants:
             invariant.start(setting)
         self._told = [one for one in self._invariants if not one.over()]
+
+    def listens(self, event: str) -> bool:
+        return (event == "stop" or bool(self._told)) and super().listens(event)
 
     def iteration_began(self) -> None:
         for invariant in self._told:
