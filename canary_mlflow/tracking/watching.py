@@ -66,7 +66,7 @@ class Watching(Observer):
     def row_closed(self, step: int, row: Mapping[str, float]) -> None:
         if step > 0:  # 0: logged before training
             said = self.watch.observe(step, row)
-            if said or self.watch.notice_count > self._notices:
+            if said or len(self.watch.notices) > self._notices:
                 self._pass_on(said)
 
     def finish(self, ending: Ending) -> Mapping[str, str]:

@@ -54,7 +54,7 @@ class Watch:
         self._streams: dict[str, _Stream | None] = {}
         self._plans: list[tuple[tuple[str, ...], list[tuple[str, _Stream]]]] = []  # names of a row → what is watched
         self._warnings: list[WatchWarning] = []
-        self._notices: list[str] = []
+        self.notices: list[str] = []  # about the policy itself, such as ceilings that mean nothing here
         self._step = self._rows = 0
         self._first_step: int | None = None
         self._spacing = 1
@@ -66,16 +66,6 @@ class Watch:
     def warnings(self) -> tuple[WatchWarning, ...]:
         """All warnings so far, in order."""
         return tuple(self._warnings)
-
-    @property
-    def notices(self) -> tuple[str, ...]:
-        """Notices about the policy itself, such as ceilings that mean nothing here."""
-        return tuple(self._notices)
-
-    @property
-    def notice_count(self) -> int:
-        """How many there are."""
-        return len(self._notices)
 
     @property
     def watched(self) -> tuple[str, ...]:
@@ -221,7 +211,7 @@ class Watch:
             burn_in=self._burn_in(),
             stuck=self._stuck(),
             bands=self._bands,
-            note=self._notices.append,
+            note=self.notices.append,
             displacement=Displacement(policy.patterns, policy.rows.window),
         )
 

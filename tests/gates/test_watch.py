@@ -496,7 +496,7 @@ def test_ceilings_are_off_unless_set_and_say_when_they_mean_nothing() -> None:
     assert watch(rows).verdict == "healthy"
     seen = watch(rows, policy(ceilings__kl=0.2))
     assert said(seen)[0] == (23, "CRITICAL", "kl", "ceiling")
-    assert seen.notices == ()
+    assert not seen.notices
     above = watch(constant(50, kl=0.3), policy(ceilings__kl=0.2))
     assert above.verdict == "healthy"
     assert len(above.notices) == 1

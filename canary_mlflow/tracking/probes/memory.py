@@ -14,6 +14,7 @@ import psutil
 from canary_mlflow.tracking.probes import Probe, Row, Setting
 
 MIB = 2**20
+PEAK_UNIT = 1 / (MIB if sys.platform == "darwin" else 1024)  # macOS counts bytes, Linux KiB
 WARMUP = 5  # steps that are left out of the growth: first batches fill caches
 POINTS = 32  # from which the growth is computed; a longer run keeps every second, fourth, … step
 FEWEST = 6
@@ -115,5 +116,4 @@ def resident_size() -> Callable[[], int]:
 
 def resident_peak() -> float:
     """MiB of this process's largest resident set."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (MIB if sys.platform == "darwin" else 1024)  # macOS counts bytes, Linux KiB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * PEAK_UNIT
