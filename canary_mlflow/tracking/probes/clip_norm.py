@@ -26,7 +26,8 @@ class ClipNorm:
     def __init__(self) -> None:
         self._parameters: list[torch.Tensor] = []
         self._covering: list[torch.Tensor] = []  # what the norm was last taken of, if that covers the parameters
-        self._taken: tuple[torch.Tensor, list[Any], list[int]] | None = None  # norm, gradients, writes to these
+        # Norm, gradients, those that are tensors, writes to these.
+        self._taken: tuple[float, list[Any], list[torch.Tensor], int] | None = None
         self._undo: Callable[[], None] | None = None
 
     def start(self, trainer: Any, parameters: Sequence[torch.Tensor]) -> None:
@@ -63,11 +64,10 @@ class ClipNorm:
         """The norm of the gradients as they are now, before clipping; None if none is known, or it is not finite."""
         if self._taken is None:
             return None
-        (norm, gradients, writes), self._taken = self._taken, None
-        if not all(map(is_, map(GRADIENT, self._parameters), gradients)) or writes != writes_to(gradients):
+        (norm, gradients, held, writes), self._taken = self._taken, None
+        if not all(map(is_, map(GRADIENT, self._parameters), gradients)) or writes != writes_to(held):
             return None
-        number = norm.item()
-        return number if math.isfinite(number) else None
+        return norm if math.isfinite(norm) else None
 
     def stop(self) -> None:
         """Give the accelerator its own method back."""
@@ -84,12 +84,13 @@ class ClipNorm:
                 return
             self._covering = given
         gradients = list(map(GRADIENT, self._parameters))
-        self._taken = norm, gradients, writes_to(gradients)
+        held = [one for one in gradients if one is not None]
+        self._taken = norm.item(), gradients, held, writes_to(held)  # read while torch has it at hand
 
 
-def writes_to(gradients: Sequence[Any]) -> list[int]:
-    """How often each gradient was written to, as torch counts. Raises RuntimeError for inference tensors."""
-    return [VERSION(one) for one in gradients if one is not None]
+def writes_to(gradients: Sequence[torch.Tensor]) -> int:
+    """How often they were written to, as torch counts. Raises RuntimeError for inference tensors."""
+    return sum(map(VERSION, gradients))
 
 
 def shows(clip: Callable[..., Any], parameters: Sequence[torch.Tensor]) -> bool:
