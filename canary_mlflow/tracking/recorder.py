@@ -69,9 +69,10 @@ class Recorder:
         self._thread = threading.Thread(target=self._work, name="canary-recorder", daemon=True)
         self._thread.start()
 
-    def put(self, step: int, values: Mapping[str, float]) -> None:
-        """Hand over one row: canonical name → value. It must not change afterwards."""
-        self.add(Sample(time.time_ns() // 1_000_000, step, values))
+    def put(self, step: int, values: Mapping[str, float], when: float | None = None) -> None:
+        """Hand over one row: canonical name → value, at a time in seconds since the epoch, by default now. It must not
+        change afterwards."""
+        self.add(Sample(int(1000 * (when or time.time())), step, values))
 
     def tag(self, tags: Mapping[str, str]) -> None:
         """Set tags of the run as soon as the rows that wait are sent."""

@@ -60,15 +60,9 @@ class StabilityLog(BatchedSink):
         self._recorder = recorder
         super().begin(recorder)
 
-    def row_closed(self, step: int, row: Mapping[str, float]) -> None:
-        if step < 1:  # logged before training
-            return
-        if self._iterates and "iteration_time" not in row and all(map(math.isfinite, row.values())):
-            return
-        super().row_closed(step, row)
-
     def write(self, rows: Sequence[Dated]) -> None:
-        self._file.append("\n".join(to_line(self._object(*row)) for row in rows))
+        if lines := [to_line(self._object(*row)) for row in rows if self._is_kept(*row[1:])]:
+            self._file.append("\n".join(lines))
 
     def close(self) -> None:
         self._file.close()
@@ -79,6 +73,10 @@ class StabilityLog(BatchedSink):
         finally:
             if self._recorder is not None and not self._in_place and self._file.path.exists():
                 self._recorder.add(File(path=self._file.path, remove=True))
+
+    def _is_kept(self, step: int, row: Mapping[str, float]) -> bool:
+        iterated = not self._iterates or "iteration_time" in row
+        return step > 0 and (iterated or not all(map(math.isfinite, row.values())))  # 0: logged before training
 
     def _object(self, when: float, step: int, row: Mapping[str, float]) -> dict[str, Any]:
         timestamp = datetime.fromtimestamp(when, UTC).isoformat(timespec="milliseconds")

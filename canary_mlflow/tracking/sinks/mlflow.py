@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from canary_mlflow.tracking.observers import Observer
 from canary_mlflow.tracking.recorder import Recorder
+from canary_mlflow.tracking.sinks.batched import BatchedSink, Dated
 
 
-class MlflowSink(Observer):
+class MlflowSink(BatchedSink):
     """Passes each row to the recorder, which sends it when that suits the training and the store."""
 
     name = "mlflow"
 
-    def __init__(self) -> None:
-        self._recorder: Recorder | None = None
-
     def begin(self, recorder: Recorder | None) -> None:
         self._recorder = recorder
+        super().begin(recorder)
 
-    def row_closed(self, step: int, row: Mapping[str, float]) -> None:
-        if self._recorder is not None and row:
-            self._recorder.put(step, row)
+    def write(self, rows: Sequence[Dated]) -> None:
+        for when, step, row in rows:
+            if self._recorder is not None and row:
+                self._recorder.put(step, row, when)
 
     def late(self, step: int, row: Mapping[str, float]) -> None:
-        self.row_closed(step, row)
+        if self._recorder is not None:
+            self._recorder.put(step, row)
