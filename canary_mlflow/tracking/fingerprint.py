@@ -6,6 +6,7 @@ import hashlib
 import os
 import platform
 import subprocess
+import sys
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -100,6 +101,19 @@ def git(folder: Path) -> dict[str, str]:
     if log := _git(folder, "log", "--first-parent", f"--max-count={COMMITS}", "--format=%H"):
         found["git_log"] = " ".join(line[:SHORT] for line in log.split())
     return found
+
+
+def script() -> dict[str, str]:
+    """`train.py` and a digest of its text, of the script that this process runs: what Git does not know of one that
+    nobody committed, or that lies outside a checkout. {} for a module (`python -m`), a notebook or a prompt."""
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    if file is None or getattr(main, "__spec__", None) is not None:
+        return {}
+    try:
+        return {"script": f"{Path(file).name} {hashlib.sha256(Path(file).read_bytes()).hexdigest()[:SHORT]}"}
+    except OSError:
+        return {}
 
 
 def _git(folder: Path, *command: str) -> str | None:

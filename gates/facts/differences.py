@@ -16,6 +16,7 @@ DATA, HARDWARE, WORKLOAD = "data", "hardware", "workload"
 
 MACHINE = frozenset({"host", "platform", "cpu", "gpu", "gpu_memory", "driver", "device", "omp_num_threads"})
 GIT = "git_"
+SCRIPT = "script"  # a user's own: its name and a digest of its text
 UNKNOWN = "unknown"
 SHORT = 7  # characters of a commit, as git shows it
 
@@ -44,6 +45,8 @@ def differences(
     found: list[Difference] = []
     compared: list[str] = []
     for group, pick in _PICKS.items():
+        if group == CODE:
+            found += _script(baseline, candidate)
         if not all(any(pick(run) for run in side) for side in (baseline, candidate)):
             continue
         compared.append(group)
@@ -78,7 +81,7 @@ def recipe(runs: Sequence[Run]) -> dict[str, dict[str, list[str]]]:
 def recorded(runs: Sequence[Run]) -> dict[str, dict[str, tuple[str, ...]]]:
     """Every value that these runs recorded about how they were made, by group and key."""
     found = {group: values_of(runs, pick) for group, pick in _PICKS.items()}
-    found[CODE] = values_of(runs, lambda run: {**_of_code(run), "uncommitted": _uncommitted(run)})
+    found[CODE] = values_of(runs, lambda run: {**_of_code(run), "uncommitted": _uncommitted(run), **_own_script(run)})
     return found
 
 
@@ -98,6 +101,18 @@ def _code(baseline: Sequence[Run], candidate: Sequence[Run]) -> Iterable[Differe
     dirty = [" | ".join(sorted({_uncommitted(run) for run in side})) for side in (baseline, candidate)]
     if dirty[0] != dirty[1]:
         yield Difference(key="uncommitted changes", baseline=dirty[0], candidate=dirty[1], group=CODE)
+
+
+def _script(baseline: Sequence[Run], candidate: Sequence[Run]) -> Iterable[Difference]:
+    """The script itself, if both sides recorded theirs. That it is the same says nothing of the modules it imports, so
+    without commits the code still counts as not recorded."""
+    for key, here, there in values_of_both(baseline, candidate, _own_script):
+        if here != there and ABSENT not in (*here, *there):
+            yield Difference(key=key, baseline=" | ".join(here), candidate=" | ".join(there), group=CODE)
+
+
+def _own_script(run: Run) -> Facts:
+    return {SCRIPT: run.environment[SCRIPT]} if SCRIPT in run.environment else {}
 
 
 def _history(side: Sequence[Run]) -> list[str]:
@@ -144,7 +159,11 @@ def _of_code(run: Run) -> Facts:
 
 
 def _packages(run: Run) -> Facts:
-    return {key: value for key, value in run.environment.items() if key not in MACHINE and not key.startswith(GIT)}
+    return {
+        key: value
+        for key, value in run.environment.items()
+        if key not in MACHINE and key != SCRIPT and not key.startswith(GIT)
+    }
 
 
 def _hardware(run: Run) -> Facts:

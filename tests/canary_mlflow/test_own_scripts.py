@@ -131,12 +131,12 @@ def children(client: MlflowClient, session_id: str) -> list[str]:
 
 
 def test_processes_join_the_session_of_their_shell(place: Path) -> None:
-    """docs/tracking.md: one process for each seed; in another folder too."""
+    """docs/tracking.md: one process for each seed; in another folder too. An edit of the script is seen without Git."""
     work = Workplace(folder=place)
     (place / "train.py").write_text(
         "import sys\nfrom pathlib import Path\nfrom tiny_trainers import trainer\n"
         "from canary_mlflow import CanaryCallback\n"
-        "trainer('', Path('out'), [CanaryCallback()], seed=int(sys.argv[1]), max_steps=8).train()\n"
+        "trainer('', Path('out'), [CanaryCallback()], seed=int(sys.argv[1]), max_steps=40).train()\n"
     )
     (place / "elsewhere").mkdir()
     started = work.canary("session", "start", "mine", MLFLOW_TRACKING_URI=work.uri)
@@ -149,6 +149,11 @@ def test_processes_join_the_session_of_their_shell(place: Path) -> None:
         done = inside.run(str(place / "train.py"), str(seed), **shell, PYTHONPATH=tests)
         assert done.returncode == 0, done.stderr
         assert f"of session {shell[VARIABLE]}" in done.stderr
+        (place / "train.py").write_text((place / "train.py").read_text() + "# edited\n")
+    first, second = children(MlflowClient(work.uri), shell[VARIABLE])
+    compared = work.canary("compare", first, second, "--policy", "files", MLFLOW_TRACKING_URI=work.uri)
+    assert re.search(r"script train\.py [0-9a-f]{12} → train\.py [0-9a-f]{12}", " ".join(compared.stdout.split()))
+    assert "Not recorded on both sides: code" in " ".join(compared.stdout.split())
     open_still = work.canary("register", shell[VARIABLE], **shell)
     assert (open_still.returncode, open_still.stderr.count("it is still open")) == (2, 1)
     ended = work.canary("session", "end", **shell)

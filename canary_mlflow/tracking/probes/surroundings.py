@@ -48,6 +48,6 @@ def hardware_of(args: Any) -> dict[str, str]:
 
 def environment_of(args: Any) -> dict[str, str]:
     """Versions, host and commit, plus what only torch knows."""
-    facts = fingerprint.environment() | {"torch": torch.__version__}
+    facts = fingerprint.environment() | fingerprint.script() | {"torch": torch.__version__}
     device = f"{args.device} {device_name()}" if torch.device(args.device).type == "cuda" else str(args.device)
     return facts | {"cuda": str(torch.version.cuda), "device": device}
