@@ -27,6 +27,7 @@ BROKEN = (
     "its place."
 )
 ALIKE = "Train longer, or fix what the baseline fails too: as it is, this canary cannot tell the two apart."
+NOISY = "Train longer, on larger batches or with evaluations on the way: as it is, noise hides whether it learns."
 QUIETER = "Run it again while the machine is quiet; the reason names what disturbed the clocks."
 FACTS_DIFFER = (
     "See whether what differs is meant; canary diff lists it; the smoke tier tells what it costs and what is learned."
@@ -222,7 +223,7 @@ def more_evidence(decision: Decision) -> str:
     if verdict.reason_code is ReasonCode.BROKEN_OFF:
         return BROKEN
     if verdict.reason_code is ReasonCode.FAILS_ALIKE:
-        return ALIKE
+        return ALIKE if verdict.baseline_runs else NOISY
     if verdict.reason_code is ReasonCode.NOT_COMPARABLE:
         return f"Compare like with like, or start a new line with this one: {bless_command(decision)}"
     if verdict.reason_code is ReasonCode.FACTS_DIFFER:

@@ -73,6 +73,9 @@ _BROKEN = "broken:"
 _CHANCE = 0.25
 """Up to this p-value a candidate fails clearly more often than a baseline that fails too: 3 of 3 against 1 of 3 (0.2),
 not 2 of 3 against 1 of 3 (0.5). So high, because neither answer lets anything pass."""
+_DOUBT = 0.05
+"""The same for what only noise keeps from being seen: 3 of 3 against none of 3, not 2 of 3."""
+_UNCLEAR = "no learning beyond its noise"
 
 
 def hard_checks(policy: Policy, side: Side, baseline: Version | None = None) -> tuple[Check, ...]:
@@ -136,10 +139,11 @@ def _check(name: str, found: Found, known: Found) -> Check:
     problems, fine, looked_at, silent = found
     if problems:
         reason = f"{len(problems)} of {looked_at} runs: {listed(list(dict.fromkeys(problems)), 2)}"
-        failed = len(known.problems), known.runs
-        if _alike((len(problems), looked_at), failed):
+        mine, failed = (len(problems), looked_at), (len(known.problems), known.runs)
+        unclear = all(one.startswith(_UNCLEAR) for one in problems)  # no sign that anything is wrong
+        if (failed[0] or unclear) and not _clearly_more(mine, failed, _DOUBT if unclear else _CHANCE):
             means = "this canary is too short to say" if name == "learned" else "that tells nothing of the change"
-            reason += f"; so did {failed[0]} of {failed[1]} of the baseline's: {means}"
+            reason += f"; so did {failed[0]} of {failed[1]} of the baseline's: {means}" if failed[0] else f": {means}"
             return open_check(name, reason, ReasonCode.FAILS_ALIKE)
         return hard_check(name, CheckOutcome.BLOCK, reason, ReasonCode.HARD_GATE)
     if silent and known.always:  # what was looked for before is not left out now
@@ -150,13 +154,13 @@ def _check(name: str, found: Found, known: Found) -> Check:
     return hard_check(name, CheckOutcome.PASS, fine)
 
 
-def _alike(candidate: tuple[int, int], baseline: tuple[int, int]) -> bool:
-    """Whether the baseline fails too, and the candidate does not fail clearly more often (Fisher's exact test,
-    one-sided). Each side: (failing runs, all runs)."""
+def _clearly_more(candidate: tuple[int, int], baseline: tuple[int, int], chance: float) -> bool:
+    """Whether the candidate fails more often than chance explains (Fisher's exact test, one-sided). Each side: (failing
+    runs, all runs)."""
     (worse, those), (failed, others) = candidate, baseline
     both = worse + failed
     as_many = sum(math.comb(those, n) * math.comb(others, both - n) for n in range(worse, min(those, both) + 1))
-    return failed > 0 and as_many > _CHANCE * math.comb(those + others, both)
+    return as_many <= chance * math.comb(those + others, both)
 
 
 def _unless_broken_off(check: Check, side: Side, baseline: Version | None) -> Check:
@@ -202,7 +206,7 @@ def _completed(run: Run) -> str:
 def _learned(run: Run) -> str | None:
     if run.learned is not False:
         return None if run.learned is None else ""
-    what = "no learning beyond its noise" if WITHIN_NOISE in run.learned_reason else "learned nothing"
+    what = _UNCLEAR if WITHIN_NOISE in run.learned_reason else "learned nothing"
     return f"{what} ({run.learned_reason or 'no reason recorded'})"
 
 

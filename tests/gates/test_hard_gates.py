@@ -211,6 +211,25 @@ def test_learning_nothing_blocks_and_not_knowing_does_not(smoke, make_run):
     assert "nothing" not in said
 
 
+def test_learning_that_noise_hides_blocks_only_where_the_baseline_shows_it_clearly(smoke, make_run):
+    """An unchanged script whose loss barely falls shows it in one session and not in the next."""
+
+    def run(name, good):
+        return make_run(name, learned=good, learned_reason="" if good else f"loss {WITHIN_NOISE} from 4.1 to 3.9")
+
+    def verdict(theirs, ours):
+        before, now = (
+            Version(model="m", version=side, runs=tuple(run(f"{side}{at}", good) for at, good in enumerate(goods)))
+            for side, goods in (("1", theirs), ("2", ours))
+        )
+        return check(judge(smoke, before if theirs else None, now), "learned")
+
+    assert verdict([], [True, False, False]).outcome is CheckOutcome.INCONCLUSIVE
+    assert verdict([], [True, False, False]).reason.endswith(": this canary is too short to say")
+    assert verdict([True] * 3, [True, False, False]).outcome is CheckOutcome.INCONCLUSIVE
+    assert verdict([True] * 3, [False] * 3).outcome is CheckOutcome.BLOCK
+
+
 HEALTHY = {
     "falling": np.linspace(6, 2, 100),
     "flat": np.full(100, 0.69),
