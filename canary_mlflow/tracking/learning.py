@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from gates.model.paradigm import Paradigm, named_paradigm, paradigm_of
+from canary_mlflow.tracking.trainers import REQUIRED
+from gates.model.paradigm import Paradigm, paradigm_of
 from gates.model.records import WITHIN_NOISE
 
 # Shares of the run that are compared, first with last. A loss falls fastest at the start, so the first window is short;
@@ -39,9 +40,9 @@ def learned(rows: Sequence[Mapping[str, float]], algo: str, moved: bool | None) 
         return False, "no trainable parameter changed"
     name, higher, values = _watched(rows, algo)
     if len(values) < 2 * FEWEST:
-        # A long run without any is another matter; a few come from several steps on one batch of answers. An algorithm
-        # of no known name may keep its rewards to itself.
-        due = name == "loss" or named_paradigm(algo) is not None
+        # A long run without any is another matter; a few come from several steps on one batch of answers. A trainer
+        # whose series we do not know may keep its rewards to itself, or have a judge instead.
+        due = name == "loss" or algo.lower() in REQUIRED
         known = False if due and not values and len(rows) >= 2 * FEWEST else None
         return known, f"only {len(values)} values of {name}; expected at least {2 * FEWEST}"
     first, last = (max(FEWEST, round(share * len(values))) for share in (SCORE_WINDOWS if higher else LOSS_WINDOWS))

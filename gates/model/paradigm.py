@@ -15,7 +15,8 @@ class Paradigm(StrEnum):
 
 
 _SUPERVISED = ("sft", "dpo", "kto", "orpo", "cpo", "rm", "gkd")
-_REINFORCEMENT = ("ppo", "grpo", "rloo", "dapo", "gspo", "reinforce")
+# The last three compare answers that they draw themselves, so their loss stays near ln 2 however well they learn.
+_REINFORCEMENT = ("ppo", "grpo", "rloo", "dapo", "gspo", "reinforce", "onlinedpo", "xpo", "nashmd")
 _OF_PREFERENCES = frozenset({"chosen_reward", "rejected_reward", "reward_margin", "eval_margin"})
 _OF_REWARDS = frozenset({"reward_mean", "reward_std", "score_mean", "advantage_mean", "response_length"})
 _OF_POLICY_GRADIENTS = frozenset({"policy_loss", "clip_fraction", "approx_kl", "advantage_mean", "reward_std"})

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 import trl
+from datasets import Dataset
 from peft import LoraConfig
 from tiny_ppo import tiny_trainer
-from tiny_trainers import BUILDERS, build
+from tiny_trainers import BUILDERS, PAIRS, arguments, build, length_of
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from canary_mlflow import CanaryCallback
 from canary_mlflow.tracking.histories import read_runs
@@ -108,6 +110,25 @@ def test_a_class_of_arguments_of_ones_own_is_what_trls_above_it_is(
     build(kind, tiny, place, [canary], max_steps=2).train()
     _, tags = recorded_run(shared, canary)
     assert tags["canary.algo"] == tags["canary.workload.algo"] == kind
+
+
+def test_who_compares_answers_of_its_own_learns_from_their_scores(shared: Any, tiny: str, place: Path) -> None:
+    """TRL's online DPO: its loss stays near ln 2, and says nothing of what was learned."""
+    online = pytest.importorskip("trl.experimental.online_dpo")
+    canary = CanaryCallback(tracking_uri=shared.uri, experiment="recorded")
+    usual = {"max_steps": 8, "max_new_tokens": 8, "activation_checkpointing": False}
+    online.OnlineDPOTrainer(
+        model=AutoModelForCausalLM.from_pretrained(tiny),
+        reward_funcs=length_of,
+        args=arguments(online.OnlineDPOConfig, place, **usual),
+        processing_class=AutoTokenizer.from_pretrained(tiny, padding_side="left"),
+        train_dataset=Dataset.from_list([{"prompt": pair["prompt"]} for pair in PAIRS]),
+        callbacks=[canary],
+    ).train()
+    run, tags = recorded_run(shared, canary)
+    assert tags["canary.algo"] == "onlinedpo"
+    assert "score_mean" in tags["canary.learned_reason"]
+    assert len(run.series["score_mean"].values) == 8
 
 
 def test_it_joins_the_active_run(shared: Any, tiny: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
