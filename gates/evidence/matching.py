@@ -84,10 +84,11 @@ _LOSSES = metrics_with("training_loss")
 def identical(baseline: Sequence[Reading], candidate: Sequence[Reading]) -> bool:
     """True if both sides share more than half of the candidate's seeds and have bit-equal series in all of them: code
     that computes the same in these seeds computes the same in others."""
-    held = by_seeds(baseline)
-    shared = {reading.seed for reading in candidate} & held.keys() - {None}
-    same = all(r.series.same_values(other.series) for r in candidate if r.seed in shared for other in held[r.seed])
-    return bool(shared) and same and 2 * len(shared) > len({(r.seed, r.seed is None and r.run_id) for r in candidate})
+    mine, held = by_seeds(candidate), by_seeds(baseline)
+    without_seed = len(mine.pop(None, []))
+    shared = mine.keys() & held.keys()
+    same = all(now.series.same_values(then.series) for seed in shared for now in mine[seed] for then in held[seed])
+    return bool(shared) and same and 2 * len(shared) > len(mine) + without_seed
 
 
 def same_training(baseline: Sequence[Run], candidate: Sequence[Run]) -> bool:

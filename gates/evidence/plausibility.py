@@ -29,19 +29,19 @@ def implausible(rule: MetricRule, stick: Yardstick, baseline: Sequence[Reading],
     factors, and on the identity scale factors mean nothing. But shares are not percents, a loss that has become zero,
     or as negative as it was positive, is not a loss, and clocks do not stand still.
     """
-    if rule.info.unit == "MiB" and (found := _bytes(rule, [*baseline, *candidate])):
+    everyone = [*baseline, *candidate]
+    if rule.info.unit == "MiB" and (found := _bytes(rule, everyone)):
         return found
     if rule.info.share:
-        return _percent(rule, [*baseline, *candidate])
-    if not rule.info.repeatable and (found := _standing_clock(rule, [*baseline, *candidate])):
+        return _percent(rule, everyone)
+    if not rule.info.repeatable and (found := _standing_clock(rule, everyone)):
         return found
     if rule.info.may_be_signed and (found := _vanished(rule, baseline, candidate)):
         return found
     if not stick.relative or rule.worse is Worse.BOTH:
         return ""
     for side in (baseline, candidate):
-        found = _odd_one(rule, side, [*baseline, *candidate])
-        if found:
+        if found := _odd_one(rule, side, everyone):
             return found
     here, there = (median(reading.value for reading in side) for side in (baseline, candidate))
     better = here / there if rule.worse is Worse.HIGHER else there / here
