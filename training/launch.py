@@ -76,7 +76,7 @@ def _train_and_judge(
         recorded = True
         ended = max(code_of(result) for result in results)
         if ended in (0, 1, 3):
-            decision = judge(client, model, session, config, results, scratch, lost)
+            decision = register_and_gate(client, model, session, config, results, scratch, lost)
             print_decision(decision, full=config.tracking.full_report)
             notify_outcome(decision, config.tier.name)
             publish_study(client, decision)
@@ -107,14 +107,14 @@ def _remaining_runs(
         return crew.train(client, session, later, missing)
 
 
-def judge(
+def register_and_gate(
     client: MlflowClient,
     model: str,
     session: str,
     config: CanaryConfig,
     results: list[Result],
     scratch: Path,
-    lost: str = "",
+    lost: str,
 ) -> Decision:
     """Register what the session trained and gate it; a session that broke off has nothing to register. `lost`: why the
     champion's code could not be run beside the runs that broke off."""
