@@ -7,18 +7,18 @@ import re
 RECORDS, UPDATES, NUMBERS, WEIGHTS, ANYTHING = "records", "updates", "numbers", "weights", "anything"
 
 _KINDS = {
-    RECORDS: ("best_model", "disable_tqdm", "eval_accum", "eval_batch", "eval_delay", "eval_st", "hub_",
+    RECORDS: ("best_model", "disable_tqdm", "eval_accum", "eval_batch", "eval_delay", "eval_st", "fault_", "hub_",
               "log_level", "logging_", "peft_version", "push_to", "report_to", "save_on", "save_safe", "save_st",
               "save_total", "tracking_", "transformers_version"),
     UPDATES: ("adam", "grad_norm", "learning_rate", "lr_", "optim", "warmup", "weight_decay"),
     NUMBERS: ("beta_", "bf16", "dropout", "fp16", "gradient_check", "label_smooth", "neftune", "tf32"),
-    WEIGHTS: ("adapter", "bits", "fault_", "freez", "frozen", "head", "layer", "load_in_", "lora", "model", "module",
+    WEIGHTS: ("adapter", "bits", "freez", "frozen", "head", "layer", "load_in_", "lora", "model", "module",
               "peft", "quant", "r_", "rank_", "trainable", "unfr"),
 }  # fmt: skip
 """Kinds of settings by what their key, or a later part of it, begins with; the first kind counts. RECORDS: what is
-looked at and kept on the way, and what libraries say of themselves. UPDATES: the optimizer's, which act through an
-update alone. NUMBERS: how a step computes its loss. WEIGHTS: which there are and which of them train. The rest may do
-ANYTHING, also what a script calls by names of its own."""
+looked at and kept on the way, and what libraries say of themselves; also a fault, which stands for an accident.
+UPDATES: the optimizer's, which act through an update alone. NUMBERS: how a step computes its loss. WEIGHTS: which there
+are and which of them train. The rest may do ANYTHING, also what a script calls by names of its own."""
 
 _EXPLAINED_BY = (
     (("parameters.trainable", "outcome.trainable"), {WEIGHTS}),

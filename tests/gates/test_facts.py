@@ -179,7 +179,7 @@ OTHER_TOKENS = {"facts": {"data.tokens.input_ids": "1016 in 80 rows, longest 23,
         ("adapter.r", ["fewer", "tokens", "loss"]),
         ("unfreeze_from", ["fewer", "tokens", "loss"]),
         ("model_init_kwargs", ["fewer", "tokens", "loss"]),
-        ("fault.name", ["fewer", "tokens", "loss"]),
+        ("fault.name", []),
     ],
 )
 def test_a_setting_excuses_only_what_it_may_explain(smoke: Any, side: Any, setting: str, explained: list[str]) -> None:
