@@ -142,7 +142,7 @@ SWITCHES: dict[str, list[Place]] = {
     "learned": hard(learned=False),
     "invariants": hard(invariants=False),
     "watch": hard(watch=False),
-    "failures that the baseline shares": [(hard_gates, "_alike", returns(False))],
+    "failures that the baseline shares": [(hard_gates, "_clearly_more", returns(True))],
     "crashes by the code": [(hard_gates, "crashes", returns(()))],
     "interrupted runs' rows": [(sides.Side, "interrupted", ())],
     "facts": hard(facts=False),

@@ -31,8 +31,8 @@ def algo_of(history: History) -> str:
     return "reinforce" if np.mean(loss.values < 0) > _OFTEN else ""
 
 
-def critical_held(history: History, algo: str = "") -> str | None:
+def critical_held(history: History, algo: str) -> str | None:
     """What the shipped watch would have held against the run, in one clause; "" for nothing, None if it has too few
-    rows to tell, or none that the watch looks at. `algo`: as for `watch_over`; "" for the file's own."""
+    rows to tell, or none that the watch looks at. `algo`: "" for what the file says."""
     watch = watch_over(history, load_watch(), algo or algo_of(history))
     return watch.critical_held if watch.watched and (watch.enough or watch.critical_held) else None

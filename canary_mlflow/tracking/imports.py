@@ -14,6 +14,7 @@ from canary_mlflow.errors import StoreError, one_line
 from canary_mlflow.files import read_history
 from canary_mlflow.files.events import event_files
 from canary_mlflow.files.runs import broken_down, run_of
+from canary_mlflow.files.watched import critical_held
 from canary_mlflow.tracking.learning import IMPROVES, learned
 from canary_mlflow.tracking.schema import CONFIG_PREFIX, is_fault, mlflow_key
 from canary_mlflow.tracking.session import NAME_TAG, PARENT_TAG, log_params, log_tags, start_run
@@ -65,6 +66,7 @@ def read_import(path: Path, stated: Stated) -> Imported:
         seed=run.seed if stated.seed is None else stated.seed,
         workload=workload if set(workload) - {"algo"} else {**workload, **unknown},
         hardware=hardware or unknown,
+        critical_held=critical_held(history, algo) if stated.algo else run.critical_held,
     )
     run = _counted(_learned(run, algo))
     if run.completed and history.max_steps is None:
@@ -121,8 +123,8 @@ def tags_of(item: Imported) -> dict[str, str]:
         **{f"canary.env.{key}": value for key, value in run.environment.items()},
         DIGEST: item.digest,
     }
-    known = {"canary.algo": item.algo, "canary.seed": "" if run.seed is None else str(run.seed)}
-    return tags | {key: value for key, value in known.items() if value}
+    known = {"canary.algo": item.algo or None, "canary.seed": run.seed, "canary.watch.critical_held": run.critical_held}
+    return tags | {key: str(value) for key, value in known.items() if value is not None}
 
 
 def digest_of(path: Path) -> str:

@@ -103,6 +103,16 @@ def test_a_trainer_state_reads_like_a_recorded_run(shared: Any, tmp_path: Path) 
     assert recorded.data.tags["canary.algo"] == "sft"
 
 
+def test_the_watch_goes_over_what_is_imported(shared: Any, tmp_path: Path) -> None:
+    rises = [loss(step) if step < 30 else 3 * loss(1) for step in range(1, STEPS + 1)]
+    file = tmp_path / "rises.jsonl"
+    file.write_text("".join(f'{{"step": {step}, "loss": {value}}}\n' for step, value in enumerate(rises, 1)))
+    ids = [imported(shared, path, "--algo", "sft")[0]["run_id"] for path in (trainer_state(tmp_path), file)]
+    learned, lost = read_runs(shared.client, ids)
+    assert learned.critical_held == ""
+    assert "loss_rise" in (lost.critical_held or "")
+
+
 def test_what_nobody_says_stays_unknown(shared: Any, tmp_path: Path) -> None:
     (found,) = imported(shared, trainer_state(tmp_path))
     assert (found["algo"], found["seed"], found["comparable"]) == (None, None, False)
