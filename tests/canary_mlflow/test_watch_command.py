@@ -86,7 +86,7 @@ def test_a_session_is_followed_from_run_to_run_over_a_server_that_comes_back(rec
         second = start(recorded, **{**parent, "mlflow.runName": "seed 4"})
         log(recorded, second, 1, 20)
         recorded.client.set_tag(session, "canary.verdict", "PASS")
-        time.sleep(2)
+        time.sleep(5)  # a busy machine may take seconds to notice that nobody answers
         server.start()
         time.sleep(1)
         recorded.client.set_terminated(second)
@@ -105,7 +105,7 @@ def test_a_session_is_followed_from_run_to_run_over_a_server_that_comes_back(rec
     assert any(line.startswith("RUNNING  step 40 of 100") for line in said)
     assert "seed 4, run 2 of its session" in said
     gone = f"canary: no news: {server.uri}: nobody answers there; asking again every 0.3 s"
-    assert said.count(gone) == 1  # two seconds of silence are one sentence
+    assert said.count(gone) == 1  # seconds of silence are one sentence
     assert said[-1] == "FINISHED at step 20; nobody watched it; verdict: PASS"
 
 
