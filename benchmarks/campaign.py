@@ -1,7 +1,7 @@
 """A campaign of whole sessions: unchanged code with seeds that the champion does not have, and every fault.
 
     python benchmarks/campaign.py make FOLDER --commit REV [--loads quiet busy] [--kinds unchanged faults]
-                                     [--algos sft …] [--champions N] [--minutes N]
+                                     [--algos sft …] [--champions N] [--minutes N] [--hardware cuda]
     python benchmarks/campaign.py show FOLDER|FILE … [--write docs/running.md]
     python benchmarks/campaign.py late FOLDER|FILE …
     python benchmarks/campaign.py pack FOLDER benchmarks/campaign.jsonl.gz
@@ -24,6 +24,7 @@ import argparse
 import gzip
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -77,7 +78,7 @@ class Cell:
     @property
     def words(self) -> list[str]:
         fault = [] if self.kind in ("baseline", "unchanged") else [f"fault={self.kind}"]
-        return [f"algo={self.algo}", "hardware=cpu", *fault]
+        return [f"algo={self.algo}", *fault]
 
 
 def faults_of(algo: str) -> list[str]:
@@ -120,7 +121,7 @@ def seed_of(cell: Cell, commit: str) -> int:
     return drawn(f"{commit} {number}", 1)[0] * APART
 
 
-def make(folder: Path, cell: Cell, commit: str) -> dict[str, Any]:
+def make(folder: Path, cell: Cell, commit: str, hardware: str) -> dict[str, Any]:
     """The session's record; trains where there is none yet. The work is done at one place, as stores hold paths."""
     record = folder / "records" / f"{cell.label}.json"
     if record.exists():
@@ -133,7 +134,7 @@ def make(folder: Path, cell: Cell, commit: str) -> dict[str, Any]:
         shutil.copytree(kept, place)
     seed, began = seed_of(cell, commit), time.time()
     before = {row.info.run_id for row, _ in runs_of(uri_of(kept))} if cell.baseline is not None else set()
-    found = session(place, folder / "cache", [*cell.words, f"seed={seed}"], cell.load)
+    found = session(place, folder / "cache", [*cell.words, f"hardware={hardware}", f"seed={seed}"], cell.load)
     said = [file for file in place.rglob("verdict.json") if file.stat().st_mtime > began]
     plain = json.loads(said[-1].read_text()) if said else {}
     store = folder / "stores" / cell.label  # of its own: MLflow keeps the file open that it has read once
@@ -151,6 +152,14 @@ def make(folder: Path, cell: Cell, commit: str) -> dict[str, Any]:
 
 def uri_of(place: Path) -> str:
     return f"sqlite:///{place}/mlflow.db"
+
+
+def full_hash(commit: str) -> str:
+    """A commit's 40 digits; those are taken as they are where there is no repository."""
+    if re.fullmatch("[0-9a-f]{40}", commit):
+        return commit
+    asked = ["git", "rev-parse", commit]
+    return subprocess.run(asked, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def session(place: Path, cache: Path, words: list[str], load: str) -> dict[str, Any]:
@@ -372,6 +381,7 @@ def main() -> None:
     parser.add_argument("--algos", nargs="+", default=ALGOS, choices=ALGOS)
     parser.add_argument("--unchanged", type=int, default=20, help="unchanged sessions per algorithm and load")
     parser.add_argument("--champions", type=int, choices=range(1, BASELINES + 1), default=BASELINES)
+    parser.add_argument("--hardware", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no session after so many")
     parser.add_argument("--write", type=Path, nargs="*", default=())
     options = parser.parse_args()
@@ -379,13 +389,12 @@ def main() -> None:
         return pack(*options.paths)
     if options.act == "make":
         folder, last = options.paths[0].resolve(), time.monotonic() + 60 * options.minutes
-        asked = ["git", "rev-parse", options.commit]
-        commit = subprocess.run(asked, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+        commit = full_hash(options.commit)
         for load in options.loads:
             planned = cells(load, options.kinds, options.unchanged, options.algos, options.champions)
             for cell in chain.from_iterable(with_champion(folder, one) for one in planned):
                 if time.monotonic() < last:
-                    made = make(folder, cell, commit)
+                    made = make(folder, cell, commit, options.hardware)
                     print(f"{cell.label:40s} {VERDICTS[made['code']]:13s} {made['seconds']:6.1f} s", flush=True)
         return None
     records = [record for path in options.paths for record in read(path)]
