@@ -61,9 +61,7 @@ class ForkedRuns:
         register_schemas()
         config = check(parse(["tier=smoke", "hardware=cpu", *words]))[0]
         run_id = create_child_run(self.client, self.session, " ".join(words), run_tags(config), run_params(config))
-        job = Job(
-            config=to_plain(config), run_id=run_id, tracking_uri=self.uri, label=" ".join(words), keep_weights=False
-        )
+        job = Job(config=to_plain(config), run_id=run_id, tracking_uri=self.uri, label=" ".join(words))
         folder = self.folder / run_id
         folder.mkdir()
         (folder / "job.json").write_text(json.dumps(asdict(job)))

@@ -40,10 +40,18 @@ class Crew(Protocol):
         """What a run reports about its work before anything is recorded."""
 
     def train(
-        self, client: MlflowClient, session: str, config: CanaryConfig, repeats: int, champion: Sequence[str] = ()
+        self,
+        client: MlflowClient,
+        session: str,
+        config: CanaryConfig,
+        repeats: int,
+        champion: Sequence[str] = (),
+        *,
+        first: bool = True,
     ) -> list[Result]:
         """Make runs of a session from `config.seed` on, up to the first that breaks off. `champion`: see
-        `train_runs`."""
+        `train_runs`. `first`: they are the session's first runs, the very first of which is the one whose weights a
+        version has, and which is profiled."""
 
     def train_one(self, client: MlflowClient, session: str, config: CanaryConfig, place: str) -> Result:
         """Make one run of a session. `place`: its place among the runs, such as 1/3."""
@@ -79,9 +87,17 @@ class OnThisMachine:
         return self.first.prepared
 
     def train(
-        self, client: MlflowClient, session: str, config: CanaryConfig, repeats: int, champion: Sequence[str] = ()
+        self,
+        client: MlflowClient,
+        session: str,
+        config: CanaryConfig,
+        repeats: int,
+        champion: Sequence[str] = (),
+        *,
+        first: bool = True,
     ) -> list[Result]:
-        return train_runs(client, session, config, self.loading, repeats, champion)
+        once = {"keep_weights": first, "profile": first}
+        return train_runs(client, session, config, self.loading, repeats, champion, **once)
 
     def train_one(self, client: MlflowClient, session: str, config: CanaryConfig, place: str) -> Result:
         return train_one(client, session, config, next(self.loading), place)
@@ -104,12 +120,20 @@ class OnCluster:
         raise AssertionError("one unit, one outcome")
 
     def train(
-        self, client: MlflowClient, session: str, config: CanaryConfig, repeats: int, champion: Sequence[str] = ()
+        self,
+        client: MlflowClient,
+        session: str,
+        config: CanaryConfig,
+        repeats: int,
+        champion: Sequence[str] = (),
+        *,
+        first: bool = True,
     ) -> list[Result]:
         seeded = [replace(config, seed=config.seed + index) for index in range(repeats)]
         units = [
-            unit_of(client, session, one, f"{index + 1}/{repeats}", champion, keep_weights=index == 0)
+            unit_of(client, session, one, f"{index + 1}/{repeats}", champion, keep_weights=leads, profile=leads)
             for index, one in enumerate(seeded)
+            for leads in [first and index == 0]
         ]
         results: list[Result] = []
         for result, _ in trained(self.cluster, client, session, units):
@@ -133,6 +157,7 @@ def unit_of(
     champion: Sequence[str] = (),
     *,
     keep_weights: bool = False,
+    profile: bool = False,
 ) -> Unit:
     """One run of a session, as a unit for a node."""
     arguments = {
@@ -142,6 +167,7 @@ def unit_of(
         "place": place,
         "champion": list(champion),
         "keep_weights": keep_weights,
+        "profile": profile,
         "holder": lease(),
     }
     task = Task(entry="training.on_node:train", arguments=arguments)

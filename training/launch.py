@@ -104,7 +104,7 @@ def _remaining_runs(
         return []
     later = replace(config, seed=config.seed + len(results))
     with crew_for(later, scratch, missing) as crew:
-        return crew.train(client, session, later, missing)
+        return crew.train(client, session, later, missing, first=False)
 
 
 def register_and_gate(

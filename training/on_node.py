@@ -27,6 +27,7 @@ def train(
     place: str,
     champion: list[str],
     keep_weights: bool,
+    profile: bool,
     holder: Mapping[str, str],
 ) -> dict[str, Any]:
     """Make one run of a session, and return its Result (training.process) and its work as JSON values.
@@ -43,6 +44,15 @@ def train(
         work = worker.prepared.workload
         given = {**tags, **holder}
         result = train_one(
-            client, session, seeded, worker, place, champion, keep_weights=keep_weights, tags=given, alone=False
+            client,
+            session,
+            seeded,
+            worker,
+            place,
+            champion,
+            keep_weights=keep_weights,
+            profile=profile,
+            tags=given,
+            alone=False,
         )
     return {"result": asdict(result), "work": work}

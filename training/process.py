@@ -36,7 +36,8 @@ class Job:
     run_id: str
     tracking_uri: str
     label: str  # for the progress bar
-    keep_weights: bool
+    keep_weights: bool = False
+    profile: bool = False  # afterwards, train a few more steps under the profiler
     champion_runs: list[str] = field(default_factory=list)  # runs with which the watch compares, step by step
     role: str = "run"  # or baseline: made beside a candidate's, with the champion's code
     alone_in_session: bool = False  # only the process that waits for this run has the session open

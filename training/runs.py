@@ -29,17 +29,21 @@ def train_runs(
     repeats: int,
     champion: Sequence[str] = (),
     tags: Mapping[str, str] = NOTHING,
+    *,
+    keep_weights: bool,
+    profile: bool,
 ) -> list[Result]:
-    """Make the runs of one session, one after the other; stop at the first that breaks off.
+    """Make runs of one session, one after the other; stop at the first that breaks off.
 
     `champion`: ids of the runs with which the watch compares each run while it goes on. `tags`: for each run.
+    `keep_weights`, `profile`: whether the first of them does so; the others are evidence alone.
     """
     results: list[Result] = []
     for index in range(repeats):
         seeded = replace(config, seed=config.seed + index)
         place = f"{index + 1}/{repeats}"
-        # A version has one set of weights; the other seeds are evidence.
-        made = train_one(client, session, seeded, next(crew), place, champion, keep_weights=index == 0, tags=tags)
+        once = {"keep_weights": keep_weights and index == 0, "profile": profile and index == 0}
+        made = train_one(client, session, seeded, next(crew), place, champion, tags=tags, **once)
         results.append(made)
         if made.failure:
             break
@@ -55,6 +59,7 @@ def train_one(
     champion: Sequence[str] = (),
     *,
     keep_weights: bool = False,
+    profile: bool = False,
     role: str = "run",
     run_id: str | None = None,
     tags: Mapping[str, str] = NOTHING,
@@ -63,6 +68,7 @@ def train_one(
     """Make one run, recorded as FINISHED or FAILED whatever happens to its process or to this one.
 
     `place`: its place among the runs, such as 1/3, for people. `keep_weights`: the run's weights are stored with it.
+    `profile`: it is also profiled, if its configuration asks for that.
     `run_id`: an existing MLflow run to record into. `tags`: additional tags. `alone`: only this process holds the
     session open; ignored if `run_id` is given.
     """
@@ -80,6 +86,7 @@ def train_one(
         tracking_uri=client.tracking_uri,
         label=f"{config.algo.name} seed {config.seed} ({place})",
         keep_weights=keep_weights,
+        profile=profile and config.profile,
         champion_runs=list(champion),
         role=role,
         alone_in_session=alone,

@@ -69,7 +69,8 @@ def run_job(config: CanaryConfig, scratch: Path) -> int:
         if get_run(client, parent).info.status != "RUNNING":  # a job may wait in a queue for longer than that
             raise CanaryError(f"sweep {parent} has ended; this job of it has made no runs")
         tags = {CELL_TAG: cell_of(config), MODEL_TAG: model}
-        results = train_runs(client, parent, config, crew, repeats, tags=tags)
+        # Nothing registers a sweep, so nothing would ever load its weights, and no prune would find them.
+        results = train_runs(client, parent, config, crew, repeats, tags=tags, keep_weights=False, profile=True)
     return max((code_of(result) for result in results), default=0)
 
 
@@ -80,7 +81,7 @@ def on_cluster(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig
 
     asked = [replace(config, seed=config.seed + index) for config in configs for index in range(config.repeats or 1)]
     units = [
-        unit_of(client, parent, config, f"{number}/{len(asked)}", keep_weights=number == 1)
+        unit_of(client, parent, config, f"{number}/{len(asked)}", profile=number == 1)
         for number, config in enumerate(asked, start=1)
     ]
     with connected(needs_of(to_plain(configs[0])), client.tracking_uri, say) as cluster:

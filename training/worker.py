@@ -315,7 +315,7 @@ def _train(job: Job, folder: Path, loaded: Loaded, end: End) -> None:
     _record_work(job, trainer)
     if config.tier.variants:
         _record_variants(job, config, inputs, device, folder / "variants")
-    if config.profile and job.keep_weights:
+    if job.profile:
         _record_profile(job, config, inputs, device, folder / "profiled")
 
 

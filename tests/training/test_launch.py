@@ -374,6 +374,21 @@ def test_a_sweep_leaves_one_parent_with_its_children_also_when_a_job_fails(workp
     assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
     ended = {(run.data.tags["canary.algo"], run.data.tags["canary.seed"]): run.info.status for run in children}
     assert ended == {("sft", "1"): "FINISHED", ("ppo", "1"): "FAILED"}
+    assert with_weights(workplace) == [], "nothing registers a sweep"
+
+
+def with_weights(place: Workplace) -> list[str]:
+    """The seeds of the runs whose weights are kept."""
+    client = MlflowClient(place.uri)
+    kept = [run for run in runs(place, "run") if client.list_artifacts(run.info.run_id, "model")]
+    return [run.data.tags["canary.seed"] for run in kept]
+
+
+def test_only_the_run_of_which_a_version_is_made_keeps_its_weights(workplace: Workplace) -> None:
+    done = workplace.train("algo=sft", "train.max_steps=8", "gate.top_up=true")
+    assert len(runs(workplace, "run")) == 3, done.stderr  # a first version has all its runs, the later ones made apart
+    assert len(versions(workplace)) == 1
+    assert with_weights(workplace) == ["0"]
 
 
 def test_mlflow_run_passes_the_exit_code_on(
