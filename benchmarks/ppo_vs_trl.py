@@ -28,6 +28,7 @@ ORACLE = ROOT / ".oracle"
 EPOCHS, PROMPT = 4, 12
 WARMUP = 5  # iterations left out: the first ones are two to five times as slow
 VOCABULARY = 417
+LEARNING_RATE = 1e-7  # so that no policy learns to end its answers early: the sides would do unequal work
 
 # name → (what it is, the part of the iterations that it makes, whether the garbage collector is frozen)
 SIDES = {
@@ -152,7 +153,7 @@ def our_trainer(side: str, iterations: int, clock: Any, size: Size, cuda: bool) 
         rollout_batch_size=size.rows,
         ppo_epochs=EPOCHS,
         max_new_tokens=size.tokens,
-        learning_rate=1e-3,
+        learning_rate=LEARNING_RATE,
         value_head="separate" if side == "ours_separate" else "shared",
         use_cpu=not cuda,
         bf16=cuda,
@@ -198,7 +199,7 @@ def build_trl_trainer(iterations: int, clock: Any, size: Size, cuda: bool) -> An
         response_length=size.tokens,
         temperature=1.0,
         kl_coef=0.2,
-        learning_rate=1e-3,
+        learning_rate=LEARNING_RATE,
         use_cpu=not cuda,
         bf16=cuda,
     )
