@@ -12,6 +12,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -91,9 +92,18 @@ def srun(*words: str) -> int:
         path = command.pop(0)
         for sign, meant in names.items():
             path = path.replace(sign, meant)
+        wait_for_folder(Path(path).parent)
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
     os.environ |= {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
     os.execvp(command[0], command)
+
+
+def wait_for_folder(folder: Path) -> None:
+    """Wait until submitit has made a job's folder, which it does once `sbatch` has answered: the scheduler of a real
+    Slurm takes longer than that to start the job, and here a busy machine may leave submitit behind."""
+    deadline = time.monotonic() + 60
+    while not folder.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def sacct(place: Path, *words: str) -> int:
