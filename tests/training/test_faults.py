@@ -44,10 +44,11 @@ SHORT = {
     "slow_loader": ["fault.strength=1"],
     "memory_leak": ["fault.strength=8"],
 }
-# What a collection walks over, in place of all that a fork has loaded, which takes a second: as long as fifty steps.
+# What a collection walks over: some 70 ms, in place of all that a run has loaded, which takes it half a second. It must
+# be a large share of a step of each algorithm: those of GRPO and RLOO take 100 to 130 ms, and the limit is a fifth.
 HEAP = """
 import gc
-gc.unfreeze = lambda: vars(gc).update(heap=[[] for _ in range(500_000)])
+gc.unfreeze = lambda: vars(gc).update(heap=[[[[]]] for _ in range(400_000)])
 """
 PATCHES = {"gc_storm": HEAP}
 QUIET = ("tracking.samples=false", "tracking.system_metrics=false")  # no signal reads them
