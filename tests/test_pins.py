@@ -12,6 +12,8 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from canary_mlflow.tracking.trainers import OLDEST_TRL
+
 ROOT = Path(__file__).resolve().parents[1]
 # By a cluster in its own release, and by what an S3 store or its test needs: no run imports them, ranges alone.
 BROUGHT = {"ray", "boto3", "moto"}
@@ -44,6 +46,13 @@ def test_every_declared_range_admits_its_pin() -> None:
             continue
         assert name in pinned, f"{name} is declared but not pinned"
         assert pinned[name] in requirement.specifier, f"{text} does not admit {pinned[name]}"
+
+
+def test_a_trl_older_than_the_declared_range_counts_as_older() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["train"]
+    (trl,) = (Requirement(text) for text in declared if text.startswith("trl"))
+    oldest = ".".join(map(str, OLDEST_TRL))
+    assert f">={oldest}" in str(trl.specifier)
 
 
 def test_core_install_pulls_no_training_stack() -> None:

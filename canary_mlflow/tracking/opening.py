@@ -69,7 +69,8 @@ def open_target(request: Request, training: Training) -> Target:
         environment=training.environment,
         warmup_steps=request.warmup_steps,
         folder=request.folder or Path(args.output_dir) / "canary",
-        required=required(algorithm_of(args), vars(args)),  # by the kind of trainer, whatever the work is called
+        # by the kind of trainer, whatever the work is called
+        required=required(algorithm_of(args), vars(args), training.environment.get("trl", "")),
     )
     if not request.to_mlflow and given_run(request) is None:
         return target

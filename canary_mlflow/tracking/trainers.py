@@ -74,14 +74,26 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
 
 _KL_WITH_REFERENCE = ("grpo", "rloo")  # have a reference model, and log a KL, only if beta > 0
 
+OLDEST_TRL = (1, 12)  # that we train with (pyproject.toml)
 
-def required(algo: str, arguments: Mapping[str, object]) -> tuple[str, ...]:
-    """The series that a run of `algo` with these arguments must have (names as in TrainingArguments)."""
-    names = REQUIRED.get(algo.lower(), REQUIRED["trainer"])
+
+def required(algo: str, arguments: Mapping[str, object], trl: str = "") -> tuple[str, ...]:
+    """The series that a run of `algo` with these arguments must have (names as in TrainingArguments).
+
+    `trl` is the installed release. A user's own script may have an older one than we train with, which logs less: TRL
+    0.18 no entropy. What a release of ours no longer logs is lost; what that one never did is not there to be had.
+    """
+    older = bool(trl) and _release(trl) < OLDEST_TRL
+    names = REQUIRED["trainer"] if older else REQUIRED.get(algo.lower(), REQUIRED["trainer"])
     beta = arguments.get("beta")
-    if algo.lower() in _KL_WITH_REFERENCE and isinstance(beta, (int, float)) and beta > 0:
+    if not older and algo.lower() in _KL_WITH_REFERENCE and isinstance(beta, (int, float)) and beta > 0:
         names = (*names, "kl")
     if arguments.get("use_liger_kernel"):
         # Liger's fused losses do not return the logits, from which trainers compute the entropy.
         names = tuple(name for name in names if name != "entropy")
     return names
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """(0, 18) of 0.18.1.dev0."""
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())

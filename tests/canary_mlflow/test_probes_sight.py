@@ -14,6 +14,7 @@ from transformers import TrainerCallback
 
 from canary_mlflow import CanaryCallback
 from canary_mlflow.errors import BlindProbe
+from canary_mlflow.tracking import fingerprint
 from canary_mlflow.tracking.histories import read_runs
 from canary_mlflow.tracking.probes import parameters
 from canary_mlflow.tracking.probes.finiteness import Finiteness
@@ -84,7 +85,7 @@ def test_an_essential_probe_that_breaks_half_way_leaves_no_evidence(
     assert candidate_side(Version(model="m", version=None, runs=(run,))).evidence == ()
 
 
-def test_a_required_series_that_nobody_logged_leaves_no_evidence(shared: Any, tiny: str, place: Path) -> None:
+def run_without_entropy(shared: Any, tiny: str, place: Path) -> tuple[Run, dict[str, str], str]:
     canary = recording(shared)
     trainer = build("sft", tiny, place, [canary], max_steps=2)
     log = trainer.log
@@ -95,10 +96,23 @@ def test_a_required_series_that_nobody_logged_leaves_no_evidence(shared: Any, ti
 
     trainer.log = without_entropy
     trainer.train()
-    run, _, status = run_of(shared, canary)
+    return run_of(shared, canary)
+
+
+def test_a_required_series_that_nobody_logged_leaves_no_evidence(shared: Any, tiny: str, place: Path) -> None:
+    run, _, status = run_without_entropy(shared, tiny, place)
     assert (run.failure, status) == ("error", "FAILED")
     assert "no value of entropy" in run.failure_reason
     assert candidate_side(Version(model="m", version=None, runs=(run,))).evidence == ()
+
+
+def test_a_release_of_trl_that_never_logged_it_leaves_evidence(
+    shared: Any, tiny: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fingerprint, "packages", lambda: {"trl": "0.18.2"})
+    run, _, status = run_without_entropy(shared, tiny, place)
+    assert (run.failure, status) == ("", "FINISHED")
+    assert candidate_side(Version(model="m", version=None, runs=(run,))).evidence == (run,)
 
 
 class Spoil(TrainerCallback):

@@ -57,3 +57,5 @@ def test_what_a_run_must_have_is_of_the_schema_and_follows_algorithm_and_argumen
     assert "kl" not in trainers.required("grpo", {"beta": 0.0})  # no reference model, no KL
     assert "entropy" not in trainers.required("sft", {"use_liger_kernel": True})
     assert trainers.required("something new", {}) == trainers.required("trainer", {})
+    assert trainers.required("grpo", {"beta": 0.04}, "0.18.0") == trainers.required("trainer", {})
+    assert trainers.required("grpo", {"beta": 0.04}, "1.12.0rc1") == trainers.required("grpo", {"beta": 0.04})
