@@ -63,13 +63,14 @@ def read_script_lines(path: Path, lines: Iterable[str], notes: list[str]) -> His
     notes = [*notes, f"read from {len(rows):,} lines with {', '.join(rows[0].pairs)}"[:150]]
     if len(rows) < len(form):
         notes.append(f"the longest of {len(trainings)} trainings: their epochs begin again")
-    steps = _steps(rows)
-    if steps and len(trainings) == 1:
-        rows, steps = _evaluated(rows, steps, forms.values())
+    said = _steps(rows)
+    steps = said or list(range(1, len(rows) + 1))
+    if len(trainings) == 1:
+        rows, steps = _evaluated(rows, steps, bool(said), forms.values())
     columns = Columns(path, row_word="line")
-    for number, row in enumerate(rows, 1):
-        columns.add({"step": steps[number - 1] if steps else number, **dict(_known(row.pairs))}, number)
-    return history_of(columns, "printed", notes if steps else [*notes, "without steps: the lines are numbered"])
+    for number, (step, row) in enumerate(zip(steps, rows, strict=True), 1):
+        columns.add({"step": step, **dict(_known(row.pairs))}, number)
+    return history_of(columns, "printed", notes if said else [*notes, "without steps: the lines are numbered"])
 
 
 def _forms(path: Path, lines: Iterable[str]) -> dict[tuple[str, ...], list[_Line]]:
@@ -128,18 +129,25 @@ def _joined(rows: list[_Line], forms: Iterable[list[_Line]]) -> list[_Line]:
     return rows
 
 
-def _evaluated(rows: list[_Line], steps: list[int], forms: Iterable[list[_Line]]) -> tuple[list[_Line], list[int]]:
-    """The rows and their steps, with what lines of other forms say of an evaluation at a step: `step 250: val loss 1.5`
-    stands between hundreds of lines with the loss."""
-    found = list(zip(steps, rows, strict=True))
+def _evaluated(
+    rows: list[_Line], steps: list[int], said: bool, forms: Iterable[list[_Line]]
+) -> tuple[list[_Line], list[int]]:
+    """The rows and their steps, with what lines of other forms say of an evaluation: `step 250: val loss 1.5` stands
+    between hundreds of lines with the loss, `epoch 0: eval_loss: 1.5` after the epoch's last. `said`: whether the lines
+    say the steps."""
+    found, numbers = list(zip(steps, rows, strict=True)), [row.number for row in rows]
     for line in (line for form in forms for line in form if line.pairs.keys() != rows[0].pairs.keys()):
         told = {name: value for name, value in line.pairs.items() if name_of_column(name).startswith("eval_")}
-        if told and line.step is not None:
-            at = bisect(found, line.step, key=itemgetter(0))
-            if at and found[at - 1][0] == line.step:
-                found[at - 1] = line.step, found[at - 1][1]._replace(pairs=found[at - 1][1].pairs | told)
-            else:
-                found.insert(at, (line.step, line._replace(pairs=told)))
+        step = line.step if said else None
+        if step is None and (before := bisect(numbers, line.number)):  # 0: before the first step, of no training
+            step = steps[before - 1]
+        if not told or step is None:
+            continue
+        at = bisect(found, step, key=itemgetter(0))
+        if at and found[at - 1][0] == step:
+            found[at - 1] = step, found[at - 1][1]._replace(pairs=found[at - 1][1].pairs | told)
+        else:
+            found.insert(at, (step, line._replace(pairs=told)))
     return [row for _, row in found], [step for step, _ in found]
 
 

@@ -281,6 +281,20 @@ def test_a_value_may_stand_beside_its_name_in_a_line_that_says_its_step(tmp_path
         read_history(write(tmp_path, "c.log", "it fell to a loss 3.0 again\n" * 20))
 
 
+@pytest.mark.parametrize("said", ["step {}/12 | ", ""])
+def test_an_evaluation_that_says_only_its_epoch_is_of_the_step_before_it(tmp_path: Path, said: str) -> None:
+    lines = ["epoch -1: perplexity: 90.0 eval_loss: 4.5\n"]
+    for step in range(1, 13):
+        lines.append(f"11/26/2026 10:42:56 - INFO - {said.format(step)}loss: {4 - step / 10:.4f} | lr: 1e-3\n")
+        if step % 6 == 0:
+            lines.append(
+                f"11/26/2026 10:42:56 - INFO - epoch {step // 6 - 1}: perplexity: 20.1 eval_loss: {step / 10}\n"
+            )
+    history = read_history(write(tmp_path, "a.log", "".join(lines)))
+    assert history.series["eval_loss"].steps.tolist() == [6, 12]
+    assert history.series["eval_loss"].values.tolist() == [0.6, 1.2]
+
+
 def test_the_longest_of_the_trainings_that_were_printed_is_read(tmp_path: Path) -> None:
     """One script may train several models; what is measured after a training belongs to it."""
 
