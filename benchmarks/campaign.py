@@ -57,6 +57,7 @@ APART = 10  # between the first seeds of two sessions: no seed is in both
 DIGITS = 5
 LATE = 0.6  # of a run
 DEARER = (0.0, 0.2, 0.3, 0.4)
+TOLD = {"gpu_utilization"}  # what tells by which clock to judge
 COSTS = ("step_cost", "iteration_cost")
 VERDICTS = {0: "PASS", 1: "BLOCK", 2: "wrong use", 3: "INCONCLUSIVE", 4: "broken"}
 
@@ -201,7 +202,9 @@ def judged_in(plain: dict[str, Any]) -> set[str]:
 def plain_run(run: Any, judged: set[str]) -> dict[str, Any]:
     """What a judge reads of a run."""
     series = {
-        name: [found.steps.tolist(), found.values.tolist()] for name, found in run.series.items() if name in judged
+        name: [found.steps.tolist(), found.values.tolist()]
+        for name, found in run.series.items()
+        if name in judged | TOLD
     }
     facts = ("seed", "completed", "failure", "learned", "invariants", "nan_steps", "inf_steps", "last_step")
     held = {"critical_held": run.critical_held, "workload": dict(run.workload), "hardware": dict(run.hardware)}

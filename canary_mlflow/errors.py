@@ -102,6 +102,9 @@ def plainly(function: Callable[_Given, _Found]) -> Callable[_Given, _Found]:
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:
-    """The error's own words without line breaks, at most `limit` characters; its type when it has none."""
-    words = re.sub(r" ?\(Background on this error at: \S+\)", "", " ".join(str(error).split()))  # SQLAlchemy's
+    """The error's own words without line breaks, at most `limit` characters; its type when it has none. Without the
+    advice for developers that SQLAlchemy, and CUDA from the second line on, put behind them."""
+    said = str(error)
+    said = said.split("\n")[0] if said.startswith("CUDA error:") else said
+    words = re.sub(r" ?\(Background on this error at: \S+\)", "", " ".join(said.split()))
     return (words or type(error).__name__)[:limit]

@@ -11,6 +11,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
+from gates.model.bound import all_host_bound
 from gates.model.records import Run
 
 WARMUP = 5
@@ -37,6 +38,11 @@ class Sides:
         return all(
             any(name in run.series for run in side) for name in names for side in (self.baseline, self.candidate)
         )
+
+    @property
+    def host_bound(self) -> bool:
+        """Whether the steps of both sides wait for the host's computing."""
+        return all_host_bound((*self.baseline, *self.candidate))
 
     def first(self, *names: str) -> str:
         """The first of these series that both sides have; '' for none."""

@@ -15,7 +15,7 @@ from gates.model.sides import Side
 from gates.model.verdict import Check
 from gates.model.wording import called, listed, runs, together
 
-USUAL_FACTS = frozenset({"algo", "backend", "device", "model", "paradigm", "tier"})
+USUAL_FACTS = frozenset({"algo", "backend", "bound", "device", "model", "paradigm", "tier"})
 """Facts that overlays may ask for even if the runs of a comparison do not record them."""
 CLOCK = "clock not usable"
 """How the notes on runs begin whose clock does not count."""
@@ -41,7 +41,7 @@ def unsaid(policy: Policy, facts: Mapping[str, str]) -> Iterator[str]:
     """Overlays that ask for a fact that these runs do not record, and no trainer is known to: most likely a typo, with
     which the overlay never applies."""
     for overlay in policy.overlays:
-        others = {key: values for key, values in overlay.when.items() if key != "backend"}
+        others = {key: values for key, values in overlay.when.items() if key not in ("backend", "bound")}
         if len(others) < len(overlay.when) and "backend" not in facts and matches(others, facts):
             yield f"overlay '{overlay.name}' is left out: these runs do not say their hardware.backend, such as cpu"
         for key in sorted(overlay.when.keys() - facts.keys() - USUAL_FACTS):

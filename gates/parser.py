@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from gates.model.bound import Bound
 from gates.model.fields import (
     PolicyError,
     Reader,
@@ -26,6 +27,8 @@ from gates.model.policy import KnownPrior, KnownPriors, Overlay, Policy
 from gates.model.rules import MetricRule, Role, Scale, Worse
 from gates.model.summaries import SUMMARIES
 
+INFERRED: Mapping[str, type[Paradigm] | type[Bound]] = {"paradigm": Paradigm, "bound": Bound}
+"""Facts that follow from others, with the values that they have."""
 LARGEST_SHARE = 2.0
 """No limit of a relative change is larger (three times as much); one that is larger was meant as percent."""
 
@@ -158,7 +161,7 @@ def _known_priors(name: Any, body: Any) -> KnownPriors:
 def _when(path: str, body: Mapping[Any, Any]) -> dict[str, tuple[str, ...]]:
     found = {str(key): words(f"{path}.when.{key}", value) for key, value in body.items()}
     for key, values in found.items():
-        valid = Paradigm if key == "paradigm" else RECORDINGS if key in METRICS else ()
+        valid: Iterable[str] = INFERRED.get(key, RECORDINGS if key in METRICS else ())
         if valid and (wrong := sorted(set(values) - set(valid))):
             raise PolicyError(f"{path}.when.{key}: found {wrong[0]!r}; valid: {', '.join(valid)}")
         if key not in METRICS and not set(RECORDINGS).isdisjoint(values):

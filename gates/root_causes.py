@@ -60,8 +60,7 @@ def slower(sides: Sides) -> Iterator[RootCause]:
         yield RootCause(rule="time.sets-in", said=said, rank=0.96)
     if not (ratio(sides.level(judged)) >= COSTLIER and sides.apart(judged)):
         return
-    pace = ratio(sides.level("sentinel_time")) if sides.has("sentinel_time") else 1.0
-    pace = pace if math.isfinite(pace) else 1.0
+    pace = pace_of(sides)
     before, now = sides.level(whole)
     more = now / pace - before
     if not more > 0.05 * before or not any(map(sides.has, parts)):
@@ -81,10 +80,18 @@ def slower(sides: Sides) -> Iterator[RootCause]:
         yield _measured("time.between", said, left, SURE)
 
 
+def pace_of(sides: Sides) -> float:
+    """How many times as long the fixed kernel took on the candidate's side; 1 if nothing tells."""
+    if sides.host_bound and sides.has("step_cpu_time") and sides.has("step_cost"):
+        pace = ratio(sides.level("step_cpu_time")) / ratio(sides.level("step_cost"))
+    else:
+        pace = ratio(sides.level("sentinel_time")) if sides.has("sentinel_time") else 1.0
+    return pace if math.isfinite(pace) else 1.0
+
+
 def own_clock(sides: Sides) -> str:
-    """What a step is timed by against others of its run: CPU time, where the CPU does the work."""
-    on_cpu = all(run.hardware.get("backend") == "cpu" for run in (*sides.baseline, *sides.candidate))
-    return "step_cpu_time" if on_cpu and sides.has("step_cpu_time") else "step_time"
+    """What a step is timed by against others of its run: CPU time, where the host does the work."""
+    return "step_cpu_time" if sides.host_bound and sides.has("step_cpu_time") else "step_time"
 
 
 def heavier(sides: Sides) -> Iterator[RootCause]:

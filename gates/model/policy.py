@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Any
 
+from gates.model.bound import bound_of
 from gates.model.fields import PolicyError, choice, count, flag, listed, number, one_of, optional, plain, section, text
 from gates.model.paradigm import paradigm_of
 from gates.model.priors import SHIPPED_DF, Prior
@@ -197,10 +198,11 @@ class Policy:
     priors: tuple[KnownPriors, ...] = ()
 
     def resolve(self, facts: Mapping[str, str]) -> Policy:
-        """The policy for these facts, with the matching overlays applied in order and none left. How runs learn
-        (`paradigm`: supervised or reinforcement) is a fact that follows from the others."""
+        """The policy for these facts, with the matching overlays applied in order and none left. Two facts follow from
+        the others: how runs learn (`paradigm`: supervised or reinforcement) and, unless the runs tell, what their steps
+        wait for (`bound`: host on a CPU, else device)."""
         recorded = [name for name, value in facts.items() if value in ("recorded", "early")]
-        facts = {"paradigm": paradigm_of(facts.get("algo", ""), recorded), **facts}
+        facts = {"paradigm": paradigm_of(facts.get("algo", ""), recorded), **bound_of(facts), **facts}
         rules = {rule.name: rule for rule in self.rules}
         for overlay in self.overlays:
             if matches(overlay.when, facts):

@@ -95,6 +95,7 @@ def test_power_for_a_model_goes_by_what_its_champion_recorded(recorded: Recorded
         (("loss",), "gate"),
         (("step_cost", "--fact", "backend=cuda"), "advisory"),
         (("step_cost", "--fact", "backend=cpu"), "gate"),
+        (("step_cost", "--fact", "backend=cuda", "--fact", "bound=host"), "gate"),
         (("step_time", "--fact", "backend=cuda"), "gate"),
         (("step_time", "--fact", "backend=cpu"), "advisory"),
     ],
@@ -104,7 +105,7 @@ def test_power_is_that_of_a_rule_where_it_decides(words: tuple[str, ...], role: 
     assert found["role"] == role
     assert max(row["block"] for row in found["chances"]) > (0.9 if role == "gate" else -1)
     other = {
-        "step_cost": "step_cost decides with --fact backend=cpu",
+        "step_cost": "step_cost decides with --fact bound=host",
         "step_time": "step_time does not decide with backend=cpu; it does with --fact backend=cuda",
     }
     assert found["notes"] == ([] if role == "gate" else [other[words[0]]])

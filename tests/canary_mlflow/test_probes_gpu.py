@@ -81,8 +81,8 @@ def test_a_dose_is_a_share_of_the_time_that_the_gpu_takes(late: LateGPU) -> None
     assert pace.burnt == pytest.approx(0.01, rel=0.01)  # beside no kernel
 
 
-def costs(late: LateGPU, monkeypatch: pytest.MonkeyPatch, slowness: float) -> tuple[float, float]:
-    """A sentinel's time and a step's cost on a card that takes `slowness` times as long for everything."""
+def sentinel_time(late: LateGPU, monkeypatch: pytest.MonkeyPatch, slowness: float) -> float:
+    """A sentinel's time on a card that takes `slowness` times as long for everything."""
     kernel = sentinel._GPUKernel
     monkeypatch.setattr(sentinel, "_GPUKernel", lambda: kernel(side=4, device="cpu"))
     monkeypatch.setattr(sentinel.torch, "mm", lambda *factors, out: late.launch(0.0002 * slowness))
@@ -99,18 +99,18 @@ def costs(late: LateGPU, monkeypatch: pytest.MonkeyPatch, slowness: float) -> tu
         probe.row_closed(row)
         seen |= row
     assert seen["step_time"] == pytest.approx(0.012 * slowness, rel=0.01)  # the kernel is not part of it
-    return seen["sentinel_time"], seen["step_cost"]
+    assert seen["step_cost"] < 0.1  # the host's: it computed nothing
+    return seen["sentinel_time"]
 
 
 def test_a_throttled_card_shows_in_the_kernel_and_not_in_the_cost(
     late: LateGPU, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        quiet = costs(late, patched, 1.0)
+        quiet = sentinel_time(late, patched, 1.0)
     with monkeypatch.context() as patched:
-        throttled = costs(late, patched, 2.0)
-    assert throttled[0] / quiet[0] == pytest.approx(2.0, rel=0.01)
-    assert throttled[1] / quiet[1] == pytest.approx(1.0, rel=0.01)
+        throttled = sentinel_time(late, patched, 2.0)
+    assert throttled / quiet == pytest.approx(2.0, rel=0.01)
 
 
 def test_the_gpus_kernel_multiplies_in_half_precision() -> None:

@@ -171,6 +171,16 @@ def test_an_exception_becomes_one_of_the_gates_words(error: BaseException | None
     assert "\n" not in sentence
 
 
+def test_what_cuda_tells_developers_is_not_repeated() -> None:
+    """As torch 2.11 raised it on an H200 when GRPO sampled from logits that were no numbers."""
+    error = RuntimeError(
+        "CUDA error: device-side assert triggered\nSearch for `cudaErrorAssert' in https://docs.nvidia.com/cuda/"
+        "cuda-runtime-api/group__CUDART__TYPES.html for more information.\nCUDA kernel errors might be asynchronously "
+        "reported at some other API call, so the stacktrace below might be incorrect."
+    )
+    assert classify(error, 1) == ("instability", "RuntimeError: CUDA error: device-side assert triggered")
+
+
 def caught(act: Callable[[], object]) -> Exception:
     """What it raises, with its traceback."""
     try:

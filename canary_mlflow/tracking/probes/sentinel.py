@@ -1,4 +1,4 @@
-"""How fast this host or its GPU is right now: a fixed kernel, timed beside the steps."""
+"""How fast this host, and its GPU, is right now: fixed kernels, timed beside the steps."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class Sentinel(Probe):
 
     On a shared CPU the same step takes half as much CPU time again, for seconds or minutes, while a neighbour uses the
     other half of the core; the kernel timed beside it slows down too. `step_cost` and `iteration_cost` are CPU time in
-    units of that kernel. On CUDA they are wall time in units of a GPU kernel, which slows down with the GPU's clock:
-    `sentinel_time` shows if a side ran throttled as a whole.
+    units of that kernel, on a GPU's host too: small models wait for the host, and not for the GPU. `sentinel_time` is
+    the kernel's time; with CUDA that of a second kernel on the GPU, which shows if a side ran throttled as a whole.
     """
 
     name = "sentinel"
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._kernel: _Kernel | _GPUKernel | None = None
-        self._step, self._whole = "step_cpu_time", "iteration_cpu_time"  # what is counted in kernels
+        self._kernel: _Kernel | None = None
+        self._gpu: _GPUKernel | None = None
         self._steps = 0
         self._latest = 0.0
         self._iterates = False
@@ -39,10 +39,10 @@ class Sentinel(Probe):
         self._iterates = setting.iterates
         if setting.device not in ("cpu", "cuda"):
             return
-        if setting.device == "cuda":
-            self._step, self._whole = "step_time", "iteration_time"
-        self._kernel = _GPUKernel() if setting.device == "cuda" else _Kernel()
+        self._kernel, self._gpu = _Kernel(), _GPUKernel() if setting.device == "cuda" else None
         self._kernel.seconds()  # the first call allocates
+        if self._gpu:
+            self._gpu.seconds()
         self._latest = self._kernel.seconds()
         self._clock.paused()
 
@@ -55,24 +55,24 @@ class Sentinel(Probe):
         self._steps += 1
         if self._steps % EVERY == 0:
             self._latest = self._kernel.seconds()
-            row["sentinel_time"] = self._latest
+            row["sentinel_time"] = self._gpu.seconds() if self._gpu else self._latest
             self._clock.paused()
         if self._iterates:
             self._iteration.append(self._latest)
 
     def iteration_ended(self, row: Row) -> None:
-        if self._iteration and self._whole in row:
-            row["iteration_cost"] = row[self._whole] * len(self._iteration) / sum(self._iteration)
+        if self._iteration and "iteration_cpu_time" in row:
+            row["iteration_cost"] = row["iteration_cpu_time"] * len(self._iteration) / sum(self._iteration)
         self._iteration.clear()
 
     def row_closed(self, row: Row) -> None:
         if self._kernel is None:
             return
         # A row closes before the next step's sentinel, so the latest timing is the one nearest to it.
-        if self._step in row:
-            row["step_cost"] = row[self._step] / self._latest
-        if self._whole in row and "iteration_cost" not in row:
-            row["iteration_cost"] = row[self._whole] / self._latest
+        if "step_cpu_time" in row:
+            row["step_cost"] = row["step_cpu_time"] / self._latest
+        if "iteration_cpu_time" in row and "iteration_cost" not in row:
+            row["iteration_cost"] = row["iteration_cpu_time"] / self._latest
 
 
 class _Kernel:

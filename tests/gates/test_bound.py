@@ -1,0 +1,61 @@
+"""What a step waits for decides by which clock it is judged: a small model on a GPU waits for its host."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gates import Outcome, Role, judge
+
+STEPS = 100
+
+
+def held(times: float, *, used: float = 10.0, cpu: float = 0.98, cost: float = 1.0) -> dict:
+    """Series of a run whose steps take `times` as long as usual, of which the host computes the share `cpu`."""
+    rng = np.random.default_rng(int(1000 * times))
+    wall = 0.012 * times * np.exp(rng.normal(0, 0.04, STEPS))
+    return {
+        "step_time": wall,
+        "step_cpu_time": cpu * wall,
+        "step_cost": 3.0 * cost * np.exp(rng.normal(0, 0.04, STEPS)),
+        "gpu_utilization": np.full(STEPS, used),
+    }
+
+
+def verdict(make_run, make_version, smoke, baseline: dict, candidate: dict):
+    sides = [make_version(name, steps=STEPS, series_=series) for name, series in (("b", baseline), ("c", candidate))]
+    return judge(smoke, *sides)
+
+
+def deciding(found) -> set[str]:
+    return {check.metric for check in found.checks if check.role is Role.GATE and "step" in check.metric}
+
+
+def test_a_busier_host_is_not_slower_code(make_run, make_version, smoke):
+    """As measured on an H200: unchanged PPO took 29 % longer in a session whose host was busy."""
+    found = verdict(make_run, make_version, smoke, held(1.0), held(1.29))
+    assert (found.outcome, deciding(found)) == (Outcome.PASS, {"step_cost"})
+
+
+def test_code_that_costs_the_host_more_blocks(make_run, make_version, smoke):
+    found = verdict(make_run, make_version, smoke, held(1.0), held(1.5, cost=1.5))
+    assert (found.outcome, deciding(found)) == (Outcome.BLOCK, {"step_cost"})
+
+
+@pytest.mark.parametrize(
+    ("baseline", "candidate"),
+    [
+        ({"used": 97.0}, {"used": 97.0}),  # the GPU works all the time
+        ({}, {"used": 97.0}),  # only the baseline waited for its host
+        ({}, {"cpu": 0.7}),  # the candidate sleeps: its host does not compute
+    ],
+)
+def test_otherwise_the_clock_decides(make_run, make_version, smoke, baseline, candidate):
+    found = verdict(make_run, make_version, smoke, held(1.0, **baseline), held(1.29, **candidate))
+    assert (found.outcome, deciding(found)) == (Outcome.BLOCK, {"step_time"})
+
+
+def test_without_the_drivers_word_the_clock_decides(make_run, make_version, smoke):
+    without = {**held(1.29), "gpu_utilization": None}
+    found = verdict(make_run, make_version, smoke, held(1.0), without)
+    assert (found.outcome, deciding(found)) == (Outcome.BLOCK, {"step_time"})
