@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,73 @@ def test_a_lazy_import_upwards_is_seen(tmp_path: Path) -> None:
     planted.parent.mkdir()
     planted.write_text("def f():\n    import mlflow\n")
     assert violations("gates", planted, tmp_path) == {"mlflow"}
+
+
+def module_of(path: Path, root: Path) -> str:
+    """Its name; a package's is that of its __init__.py."""
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def import_graph(root: Path) -> dict[str, set[str]]:
+    """Module → the modules that it imports, anywhere in it, for type checkers too."""
+    files = {module_of(path, root): path for package in FORBIDDEN for path in (root / package).rglob("*.py")}
+    graph: dict[str, set[str]] = {}
+    for name, path in files.items():
+        found = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {item.name for item in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                inner = [f"{node.module}.{item.name}" for item in node.names]
+                found |= {name if name in files else node.module for name in inner}
+        graph[name] = found & set(files) - {name}
+    return graph
+
+
+def reached(graph: dict[str, set[str]], start: str) -> set[str]:
+    """Every module that a module imports, directly or not."""
+    found, left = set[str](), [start]
+    while left:
+        left += (new := graph[left.pop()] - found)
+        found |= new
+    return found
+
+
+def room(module: str) -> str:
+    """The folder of a floor, or the module beside the folders."""
+    return ".".join(module.split(".")[:2])
+
+
+def circles(graph: dict[str, set[str]]) -> set[tuple[str, str]]:
+    """The imports from one room into another from which imports lead back."""
+    below = {module: reached(graph, module) for module in graph}
+    crossing = ((one, other) for one, others in graph.items() for other in others if room(one) != room(other))
+    return {(one, other) for one, other in crossing if one in below[other]}
+
+
+def test_no_circle_of_imports_leaves_its_room() -> None:
+    assert circles(import_graph(ROOT)) == set()
+
+
+def test_what_watches_a_run_does_not_know_the_registry() -> None:
+    upwards = {one: others for one, others in import_graph(ROOT).items() if room(one) == "canary_mlflow.tracking"}
+    assert not {one for one, others in upwards.items() if "canary_mlflow.registry" in map(room, others)}
+
+
+def test_a_circle_of_imports_is_seen(tmp_path: Path) -> None:
+    for room_of, text in {"tracking": "def f():\n    from canary_mlflow.registry import b\n", "registry": ""}.items():
+        (tmp_path / "canary_mlflow" / room_of).mkdir(parents=True)
+        (tmp_path / "canary_mlflow" / room_of / "a.py").write_text(text)
+    (tmp_path / "canary_mlflow/registry/b.py").write_text("from canary_mlflow.registry.a import x\n")
+    assert circles(import_graph.__wrapped__(tmp_path)) == set()
+    (tmp_path / "canary_mlflow/registry/a.py").write_text("import canary_mlflow.tracking.a\n")
+    found = circles(import_graph(tmp_path))
+    assert found == {
+        ("canary_mlflow.tracking.a", "canary_mlflow.registry.b"),
+        ("canary_mlflow.registry.a", "canary_mlflow.tracking.a"),
+    }
 
 
 LIGHT = (

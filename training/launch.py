@@ -16,13 +16,14 @@ from canary_mlflow.notify.outcome import notify_outcome
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.evidence import champion_runs
 from canary_mlflow.registry.gatekeeper import gate
+from canary_mlflow.registry.leftovers import clear
 from canary_mlflow.registry.policy_asked import governing_policy
 from canary_mlflow.registry.session_gate import gate_change, gate_session
 from canary_mlflow.registry.session_rows import SEEDS_TAG, begin, record_runs
 from canary_mlflow.registry.versions import Weights, register_version
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.shown import say
-from canary_mlflow.tracking.leftovers import clear, held
+from canary_mlflow.tracking.holding import held
 from canary_mlflow.tracking.session import finish_session, open_session
 from canary_mlflow.tracking.store import prepare_store
 from training.ahead import first_runs

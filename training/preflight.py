@@ -52,8 +52,8 @@ def check_signer(config: CanaryConfig) -> None:
     """Raise StoreError if the version's rows could not be signed, Refused if the ledger does not know the key: better
     before the training than after it. A server signs by itself."""
     from canary_mlflow.ledger.keys import key_folder, load_signer
+    from canary_mlflow.ledger.uris import PREFIX
     from canary_mlflow.registry.key_acts import check_key
-    from canary_mlflow.registry.plugin import PREFIX
     from canary_mlflow.tracking.store import registry_for, resolve
 
     registry = registry_for(resolve(config.tracking.uri)) or ""

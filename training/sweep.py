@@ -13,10 +13,11 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from canary_mlflow.errors import CanaryError
+from canary_mlflow.registry.leftovers import clear
 from canary_mlflow.reports.decision import decision_to_dict
 from canary_mlflow.reports.markdown import fenced
 from canary_mlflow.shown import echo_lines, say, shown
-from canary_mlflow.tracking.leftovers import clear, held
+from canary_mlflow.tracking.holding import held
 from canary_mlflow.tracking.session import child_runs, close_run, finish_session, get_run, log_tags, open_session
 from canary_mlflow.tracking.store import prepare_store
 from training.ahead import crew_of

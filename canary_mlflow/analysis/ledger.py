@@ -13,9 +13,9 @@ from canary_mlflow.ledger import table
 from canary_mlflow.ledger.keys import PublicKeys, trusted
 from canary_mlflow.ledger.rows import FIRST, Row, facts_of, faults
 from canary_mlflow.ledger.succession import with_rows
+from canary_mlflow.ledger.uris import plain_uri
 from canary_mlflow.ledger.writing import keys_in
 from canary_mlflow.registry.locks import registry_uri
-from canary_mlflow.registry.plugin import plain_uri
 from canary_mlflow.registry.remote import ask
 from canary_mlflow.registry.workspaces import active_workspace
 from canary_mlflow.reports.study import LedgerRow

@@ -86,7 +86,7 @@ def database(uri: str | None) -> sa.Engine:
     import sqlalchemy as sa
 
     from canary_mlflow.errors import UsageError
-    from canary_mlflow.registry.plugin import guarded_uri, is_guarded, plain_uri
+    from canary_mlflow.ledger.uris import guarded_uri, is_guarded, plain_uri
     from canary_mlflow.tracking.store import resolve
 
     found = plain_uri(uri) if uri else resolve(None)

@@ -36,7 +36,8 @@ def begin(model: str, policy: str, experiment: str | None, tracking_uri: str | N
     """
     import mlflow
 
-    from canary_mlflow.tracking.own_session import refuse_second, start, usual_experiment
+    from canary_mlflow.registry.own_session import refuse_second, start
+    from canary_mlflow.tracking.joining import usual_experiment
     from canary_mlflow.tracking.store import prepare_store
 
     refuse_second()
@@ -51,8 +52,9 @@ def begin(model: str, policy: str, experiment: str | None, tracking_uri: str | N
 @store_option
 def finish(session_id: str | None, tracking_uri: str | None) -> None:
     """End SESSION, by default the one in CANARY_SESSION. A run still going on counts as broken off."""
+    from canary_mlflow.registry.own_session import end
     from canary_mlflow.tracking.experiment import VARIABLE
-    from canary_mlflow.tracking.own_session import end, named
+    from canary_mlflow.tracking.joining import named
 
     if not session_id:
         raise UsageError(

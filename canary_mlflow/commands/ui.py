@@ -25,7 +25,7 @@ def ui(port: int, tracking_uri: str | None) -> None:
     Listens on 127.0.0.1 only, and writes nothing on its own. Ctrl-C ends it. To let others in: mlflow server --app-name
     canary-auth
     """
-    from canary_mlflow.registry.plugin import guarded_uri
+    from canary_mlflow.ledger.uris import guarded_uri
     from canary_mlflow.tracking.places import sqlite_file
     from canary_mlflow.tracking.store import prepare_store, resolve
 

@@ -16,7 +16,7 @@ from canary_mlflow.interpreter import CHOSEN
 from canary_mlflow.launching.sources import ENTRY, Source
 from canary_mlflow.tracking.exceptions import raised_from
 from canary_mlflow.tracking.failures import UNSTABLE
-from canary_mlflow.tracking.leftovers import held
+from canary_mlflow.tracking.holding import held
 from canary_mlflow.tracking.owner import LAUNCHER, this_process
 from canary_mlflow.tracking.session import NOTHING, close_run, create_child_run, get_run
 

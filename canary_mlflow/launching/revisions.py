@@ -20,11 +20,12 @@ from canary_mlflow.launching.composing import require_overrides
 from canary_mlflow.launching.projects import launch
 from canary_mlflow.launching.sources import Source, commit_of, installer, worktree
 from canary_mlflow.registry import records
+from canary_mlflow.registry.leftovers import clear
 from canary_mlflow.registry.looks import Progress, Taken, evidence_of, looks_taken, note_look
 from canary_mlflow.reports.advice import run_page
 from canary_mlflow.reports.decision import Decision, Question
 from canary_mlflow.tracking.histories import session_runs
-from canary_mlflow.tracking.leftovers import clear, held
+from canary_mlflow.tracking.holding import held
 from canary_mlflow.tracking.places import without_password
 from canary_mlflow.tracking.session import finish_session, get_run, open_session
 from gates.judge import judge

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from canary_mlflow.registry.plugin import SERVER_BACKEND, SERVER_REGISTRY, plain_uri
+from canary_mlflow.ledger.uris import plain_uri
+from canary_mlflow.registry.plugin import SERVER_BACKEND, SERVER_REGISTRY
 
 
 def tracking_uri() -> str:

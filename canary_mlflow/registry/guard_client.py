@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from canary_mlflow.errors import BaselineMoved, Refused
 from canary_mlflow.ledger.canonical import digest
 from canary_mlflow.ledger.rows import Kind
+from canary_mlflow.ledger.uris import guarded_uri, is_guarded, plain_uri
 from canary_mlflow.registry.anchor import ANCHOR
 from canary_mlflow.registry.locks import registry_uri
 from canary_mlflow.registry.looks import FACT as LOOK
-from canary_mlflow.registry.plugin import guarded_store, guarded_uri, is_guarded, plain_uri
+from canary_mlflow.registry.plugin import guarded_store
 from canary_mlflow.registry.policy_used import FACT
 from canary_mlflow.registry.records import verdict_tags
 from canary_mlflow.reports.decision import holds_to_list

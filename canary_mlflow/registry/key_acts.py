@@ -15,9 +15,9 @@ from canary_mlflow.ledger.clock import stamp
 from canary_mlflow.ledger.keys import Signer, key_folder, load_signer
 from canary_mlflow.ledger.rows import Row
 from canary_mlflow.ledger.succession import REVOKED, TRUSTED, VOID, key_record
+from canary_mlflow.ledger.uris import guarded_uri, is_guarded, plain_uri
 from canary_mlflow.ledger.writing import add, check, keys_in, let_sign
 from canary_mlflow.registry.actors import account, given
-from canary_mlflow.registry.plugin import guarded_uri, is_guarded, plain_uri
 from canary_mlflow.tracking.places import sqlite_file, without_password
 from canary_mlflow.tracking.read_only import PATIENCE, has_ledger, reading
 from canary_mlflow.tracking.store import resolve

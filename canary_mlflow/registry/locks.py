@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 
 from canary_mlflow.errors import StoreError
-from canary_mlflow.registry.plugin import plain_uri
+from canary_mlflow.ledger.uris import plain_uri
 from canary_mlflow.tracking.places import sqlite_file
 
 if TYPE_CHECKING:

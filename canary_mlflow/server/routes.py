@@ -11,8 +11,9 @@ from canary_mlflow.errors import (
     Refused,
     UsageError,
 )
+from canary_mlflow.ledger.uris import guarded_uri, plain_uri
 from canary_mlflow.registry.actors import current_actor
-from canary_mlflow.registry.plugin import SERVER_BACKEND, SERVER_REGISTRY, guarded_uri, plain_uri
+from canary_mlflow.registry.plugin import SERVER_BACKEND, SERVER_REGISTRY
 from canary_mlflow.server.answers import answered
 from canary_mlflow.server.openapi import description
 from canary_mlflow.server.requests import Shape, only_model, parse, query

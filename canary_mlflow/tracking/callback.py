@@ -18,9 +18,9 @@ from canary_mlflow.tracking.audience import Audience
 from canary_mlflow.tracking.console import Console
 from canary_mlflow.tracking.ending import whereabouts
 from canary_mlflow.tracking.hooks import Hooks
+from canary_mlflow.tracking.joining import recording
 from canary_mlflow.tracking.journal import Journal
 from canary_mlflow.tracking.opening import Request, Training, open_target
-from canary_mlflow.tracking.own_session import recording
 from canary_mlflow.tracking.probes import Setting, standard_probes
 from canary_mlflow.tracking.probes.running import RunningProbes
 from canary_mlflow.tracking.probes.surroundings import environment_of, hardware_of, make_log_honest, running_trainer

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import StoreError, one_line
-from canary_mlflow.tracking import own_session, session
+from canary_mlflow.tracking import joining, session
 from canary_mlflow.tracking.ending import Target
 from canary_mlflow.tracking.metrics_json import jsonable
 from canary_mlflow.tracking.owner import lease
@@ -104,9 +104,9 @@ def given_run(request: Request) -> str | None:
 def find_run(client: MlflowClient, request: Request, args: Any) -> tuple[str, bool]:
     """(run id, whether it is ours to end)."""
     given = given_run(request)
-    parent = None if request.run_id else own_session.open_one(client)  # who names the run knows where it belongs
+    parent = None if request.run_id else joining.open_one(client)  # who names the run knows where it belongs
     if parent is not None:
-        given = own_session.child_for(client, parent, given)
+        given = joining.child_for(client, parent, given)
     if given:
         session.get_run(client, given)
         return given, False
@@ -115,7 +115,7 @@ def find_run(client: MlflowClient, request: Request, args: Any) -> tuple[str, bo
     if parent is not None:
         tags[session.PARENT_TAG] = parent.info.run_id
         return session.start_run(client, parent.info.experiment_id, tags), True
-    home = own_session.usual_experiment(client, request.experiment, request.tracking_uri)
+    home = joining.usual_experiment(client, request.experiment, request.tracking_uri)
     return session.start_run(client, home, tags), True
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from canary_mlflow.errors import StoreError, UsageError, one_line
+from canary_mlflow.ledger.migrations import watch
+from canary_mlflow.ledger.uris import SCHEMES, guarded_uri
 from canary_mlflow.tracking.contact import (
     check_database,
     check_file,
@@ -23,6 +26,9 @@ from canary_mlflow.tracking.read_only import read_only_uri
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+
+# As pyproject.toml names it. Nobody here depends on the guard: only MLflow loads it, once a registry is asked for.
+GUARD = EntryPoint("canary", "canary_mlflow.registry.plugin:build_store", "mlflow.model_registry_store")
 
 
 def prepare_store(uri: str | None = None) -> MlflowClient:
@@ -126,13 +132,27 @@ def resolve(uri: str | None) -> str:
 def registry_for(tracking_uri: str) -> str | None:
     """The URI of the guarded registry in the same database; None if the user named a registry, or for a server, which
     guards its own."""
-    from canary_mlflow.registry.plugin import announce, guarded_uri
-
     announce()
     if os.environ.get("MLFLOW_REGISTRY_URI"):
         return None
     guarded = guarded_uri(tracking_uri)
     return None if guarded == tracking_uri else guarded
+
+
+def announce() -> None:
+    """Tell MLflow of the guard, as entry points do where the package is installed and not only on the path."""
+    from mlflow.tracking._model_registry.utils import _get_store_registry
+
+    watch()
+    registry = _get_store_registry()
+    for scheme in SCHEMES:
+        if scheme not in registry._registry:
+            registry.register(scheme, _build_guard)
+
+
+def _build_guard(store_uri: str, tracking_uri: str | None = None) -> Any:
+    """The registry of a guarded database. MLflow inspects the names of these two parameters."""
+    return GUARD.load()(store_uri, tracking_uri)
 
 
 def experiment_id(client: MlflowClient, name: str) -> str:

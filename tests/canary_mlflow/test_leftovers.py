@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from canary_mlflow.tracking import leftovers, owner, scratch
+from canary_mlflow.registry import leftovers
+from canary_mlflow.tracking import holding, owner, scratch
 from canary_mlflow.tracking.owner import HEARTBEAT_TAG, LEASE_TAG, Owner
 from canary_mlflow.tracking.session import create_child_run, finish_session, open_session
 
@@ -86,9 +87,9 @@ def test_without_a_lease_or_a_heartbeat_nobody_elsewhere_can_tell(recorded: Any)
 
 
 def test_a_session_that_is_held_beats(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leftovers, "EVERY", 0.05)
+    monkeypatch.setattr(holding, "EVERY", 0.05)
     session = open_session(recorded.client, "recorded", "held", {})
-    with leftovers.held(recorded.client, session):
+    with holding.held(recorded.client, session):
         recorded.client.set_tag(session, HEARTBEAT_TAG, "0")
         deadline = time.monotonic() + 10
         while (heard := recorded.client.get_run(session).data.tags[HEARTBEAT_TAG]) == "0":

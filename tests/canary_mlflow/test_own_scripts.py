@@ -30,8 +30,8 @@ import canary_mlflow
 from canary_mlflow import CanaryCallback, session
 from canary_mlflow.cli import canary
 from canary_mlflow.errors import UsageError
+from canary_mlflow.tracking.experiment import VARIABLE
 from canary_mlflow.tracking.histories import read_runs
-from canary_mlflow.tracking.own_session import VARIABLE
 from canary_mlflow.tracking.session import child_runs
 from canary_mlflow.tracking.workload import shape_of
 

@@ -1,37 +1,33 @@
-"""Sessions of a user's own scripts: opened by a `with` or by `canary session`, and joined by every callback until they
-end.
+"""Sessions of a user's own scripts: opened by a `with` or by `canary session`, and ended.
 
-The environment variable CANARY_SESSION names the open session, so that processes started meanwhile join it too.
+The environment variable CANARY_SESSION names the open session, so that processes started meanwhile join it too
+(tracking/joining.py).
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from inspect import getattr_static
-from traceback import walk_tb
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
-from weakref import WeakSet
+from typing import TYPE_CHECKING
 
-from canary_mlflow.errors import CanaryError, NoSuchRun, UsageError, one_line, plainly
+from canary_mlflow.errors import CanaryError, UsageError, one_line, plainly
 from canary_mlflow.policies import policy_names
+from canary_mlflow.registry.leftovers import clear
+from canary_mlflow.registry.session_rows import begin, record_runs
 from canary_mlflow.tracking import owner
-from canary_mlflow.tracking.experiment import EXPERIMENT, FALLBACK, VARIABLE
-from canary_mlflow.tracking.leftovers import clear, held
+from canary_mlflow.tracking.experiment import VARIABLE
+from canary_mlflow.tracking.holding import held
+from canary_mlflow.tracking.joining import close_trainings, usual_experiment
 from canary_mlflow.tracking.places import without_password
 from canary_mlflow.tracking.session import (
     NAME_TAG,
     NOTHING,
-    PARENT_TAG,
-    active_run,
     child_runs,
-    find_experiment,
     finish_session,
     get_run,
     log_tags,
@@ -42,8 +38,6 @@ from canary_mlflow.tracking.store import prepare_store
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
-
-log = logging.getLogger("canary_mlflow")
 
 FORBIDDEN_IN_NAMES = "/:"  # MLflow's rule for registered models
 
@@ -123,32 +117,6 @@ def _end(
             sys.stderr.write(f"canary: {line}\n")
 
 
-class Recording(Protocol):
-    """A callback that records a training."""
-
-    def close(self, error: BaseException | None = None) -> None:
-        """End the recording of a training that broke off with `error`."""
-
-
-_RECORDING: WeakSet[Recording] = WeakSet()
-
-
-def recording(callback: Recording) -> None:
-    """Note that this callback records a training of this process from now on."""
-    _RECORDING.add(callback)
-
-
-def close_trainings(error: BaseException) -> None:
-    """End the recording of the trainings that this exception broke off. Its traceback still holds their trainers, so
-    without this their runs would read as interrupted instead of telling what broke them."""
-    left = [frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__)]
-    handlers = [getattr_static(one, "callback_handler", None) for one in left]  # runs no code of the script
-    inside = [callback for handler in handlers for callback in getattr(handler, "callbacks", ())]
-    for callback in list(_RECORDING):
-        if any(callback is one for one in inside):
-            callback.close(error)
-
-
 def start(
     client: MlflowClient, model: str, *, policy: str, experiment: str, lease: Mapping[str, str] = NOTHING
 ) -> Session:
@@ -160,8 +128,6 @@ def start(
             f"policy {policy!r}: a session takes one of the shipped ones ({', '.join(policy_names())}); a file of your "
             "own goes to canary gate --policy FILE"
         )
-    from canary_mlflow.registry.session_rows import begin
-
     tags = {"canary.role": "session", NAME_TAG: model, "canary.model_name": model, "canary.tier": policy, **lease}
     clear(client)
     if opened := os.environ.get("MLFLOW_RUN_ID"):
@@ -184,8 +150,6 @@ def check_name(model: str) -> None:
 def end(client: MlflowClient, session_id: str, *, whole: bool = True) -> str:
     """End a session, and return one line on what it holds and what to do next. `whole`: the script around its runs did
     not break off."""
-    from canary_mlflow.registry.session_rows import record_runs
-
     runs = [run for run in child_runs(client, session_id) if run.data.tags.get("canary.role") == "run"]
     finished = [run for run in runs if run.info.status == "FINISHED"]
     good = whole and bool(runs) and len(finished) == len(runs)
@@ -232,64 +196,6 @@ def refuse_second() -> None:
             f"{VARIABLE} names session {found} already; expected none; end that one (canary session end) and unset "
             f"{VARIABLE}, or leave out the new one"
         )
-
-
-def open_one(client: MlflowClient) -> Run | None:
-    """The session that CANARY_SESSION names; None if it is not set. Raises UsageError unless the session is open."""
-    name = os.environ.get(VARIABLE)
-    return named(client, name, VARIABLE) if name else None
-
-
-def named(client: MlflowClient, session_id: str, source: str) -> Run:
-    """The open session with this id. Raises UsageError, with a message that begins with `source`, for anything else."""
-    try:
-        found = active_run(client, session_id)
-    except NoSuchRun as error:
-        store = without_password(client.tracking_uri)
-        raise UsageError(
-            f"{source}: run {session_id} is not in {store}, where this process records; expected a session there; "
-            f"start it there (canary session start NAME --tracking-uri {store}), or unset {VARIABLE}"
-        ) from error
-    if found.data.tags.get("canary.role") != "session":
-        raise UsageError(f"{source}: run {session_id} is no session; expected the id that canary session start printed")
-    if found.info.status != "RUNNING":
-        raise UsageError(
-            f"{source}: session {session_id} has ended ({found.info.status}); expected an open one; "
-            f"unset {VARIABLE}, or start another: canary session start NAME"
-        )
-    return found
-
-
-def child_for(client: MlflowClient, parent: Run, given: str | None) -> str | None:
-    """The given run, put into the session. None if the training needs a new run: none is given, or the given one is the
-    session itself, has already recorded a training, or belongs elsewhere, where the script's own run stays."""
-    session_id = parent.info.run_id
-    if given in (None, session_id):
-        return None
-    run = get_run(client, given)
-    if run.data.tags.get("canary.role") == "run":
-        return None
-    above, home = run.data.tags.get(PARENT_TAG, session_id), run.info.experiment_id
-    if above == session_id and home == parent.info.experiment_id:
-        log_tags(client, given, {PARENT_TAG: session_id})
-        return given
-    where = f"nested in run {above}" if above != session_id else f"in experiment {home}"
-    log.warning("canary: run %s is %s and stays there; session %s gets a run of its own", given, where, session_id)
-    return None
-
-
-def usual_experiment(client: MlflowClient, name: str | None, tracking_uri: str | None) -> str:
-    """The id of the named experiment; else, in MLflow's own store, of the one chosen for mlflow.start_run
-    (mlflow.set_experiment, MLFLOW_EXPERIMENT_NAME, a notebook's); else of `canary`, never of MLflow's `Default`."""
-    if name is not None or tracking_uri is not None:
-        return find_experiment(client, name)
-    from mlflow.tracking.fluent import _get_experiment_id  # there is no public function
-
-    chosen = any(
-        os.environ.get(key) for key in ("MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME")
-    )  # set_experiment too
-    usual = str(_get_experiment_id())
-    return usual if chosen or usual != FALLBACK else find_experiment(client, EXPERIMENT)
 
 
 @contextmanager

@@ -7,15 +7,15 @@ still alive.
 from __future__ import annotations
 
 import sys
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from canary_mlflow.registry.versions import drop_unsealed
 from canary_mlflow.tracking import owner
 from canary_mlflow.tracking.numbers import whole
-from canary_mlflow.tracking.owner import HEARTBEAT_TAG, LEASE_TAG, heartbeat, lease
+from canary_mlflow.tracking.owner import HEARTBEAT_TAG, LEASE_TAG
 from canary_mlflow.tracking.scratch import remove_left_behind
 from canary_mlflow.tracking.session import PARENT_TAG, close_run, log_tags
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-EVERY = 120.0  # seconds between two heartbeats
 EXPIRED = 1800.0  # seconds without one: longer than a usable store is ever away, shorter than a user's patience
 PAGE = 1000
 
@@ -35,25 +34,6 @@ def clear(client: MlflowClient) -> None:
         runs = "run" if ended == 1 else "runs"
         with suppress(OSError, ValueError):  # nobody reads stderr any more
             sys.stderr.write(f"canary: ended {ended} {runs} of processes that were killed, as FAILED\n")
-
-
-@contextmanager
-def held(client: MlflowClient, *run_ids: str) -> Iterator[None]:
-    """Hold runs open for a while. The heartbeat of the first counts for all runs with the same lease."""
-    over = threading.Event()
-    for run_id in run_ids:
-        log_tags(client, run_id, lease() | heartbeat())
-
-    def beat() -> None:
-        while not over.wait(EVERY):
-            with suppress(Exception):  # a store that is away for a while: the next one will do
-                log_tags(client, run_ids[0], heartbeat())
-
-    threading.Thread(target=beat, name="canary-heartbeat", daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()
 
 
 def left_open(client: MlflowClient) -> list[Run]:
@@ -71,8 +51,6 @@ def left_open(client: MlflowClient) -> list[Run]:
 def close_left_open(client: MlflowClient) -> int:
     """End these runs as FAILED (interrupted), and return how many there were. What such a session registered without a
     seal is removed."""
-    from canary_mlflow.registry.versions import drop_unsealed
-
     found = left_open(client)
     for run in found:
         held_by = owner.read(_lease_of(run))

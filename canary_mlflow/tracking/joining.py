@@ -1,0 +1,106 @@
+"""What a training does in an open session of a user's own scripts: it joins the one that CANARY_SESSION names, and is
+closed by it if the script breaks off."""
+
+from __future__ import annotations
+
+import logging
+import os
+from inspect import getattr_static
+from traceback import walk_tb
+from typing import TYPE_CHECKING, Protocol
+from weakref import WeakSet
+
+from canary_mlflow.errors import NoSuchRun, UsageError
+from canary_mlflow.tracking.experiment import EXPERIMENT, FALLBACK, VARIABLE
+from canary_mlflow.tracking.places import without_password
+from canary_mlflow.tracking.session import PARENT_TAG, active_run, find_experiment, get_run, log_tags
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+log = logging.getLogger("canary_mlflow")
+
+
+def open_one(client: MlflowClient) -> Run | None:
+    """The session that CANARY_SESSION names; None if it is not set. Raises UsageError unless the session is open."""
+    name = os.environ.get(VARIABLE)
+    return named(client, name, VARIABLE) if name else None
+
+
+def named(client: MlflowClient, session_id: str, source: str) -> Run:
+    """The open session with this id. Raises UsageError, with a message that begins with `source`, for anything else."""
+    try:
+        found = active_run(client, session_id)
+    except NoSuchRun as error:
+        store = without_password(client.tracking_uri)
+        raise UsageError(
+            f"{source}: run {session_id} is not in {store}, where this process records; expected a session there; "
+            f"start it there (canary session start NAME --tracking-uri {store}), or unset {VARIABLE}"
+        ) from error
+    if found.data.tags.get("canary.role") != "session":
+        raise UsageError(f"{source}: run {session_id} is no session; expected the id that canary session start printed")
+    if found.info.status != "RUNNING":
+        raise UsageError(
+            f"{source}: session {session_id} has ended ({found.info.status}); expected an open one; "
+            f"unset {VARIABLE}, or start another: canary session start NAME"
+        )
+    return found
+
+
+def child_for(client: MlflowClient, parent: Run, given: str | None) -> str | None:
+    """The given run, put into the session. None if the training needs a new run: none is given, or the given one is the
+    session itself, has already recorded a training, or belongs elsewhere, where the script's own run stays."""
+    session_id = parent.info.run_id
+    if given in (None, session_id):
+        return None
+    run = get_run(client, given)
+    if run.data.tags.get("canary.role") == "run":
+        return None
+    above, home = run.data.tags.get(PARENT_TAG, session_id), run.info.experiment_id
+    if above == session_id and home == parent.info.experiment_id:
+        log_tags(client, given, {PARENT_TAG: session_id})
+        return given
+    where = f"nested in run {above}" if above != session_id else f"in experiment {home}"
+    log.warning("canary: run %s is %s and stays there; session %s gets a run of its own", given, where, session_id)
+    return None
+
+
+def usual_experiment(client: MlflowClient, name: str | None, tracking_uri: str | None) -> str:
+    """The id of the named experiment; else, in MLflow's own store, of the one chosen for mlflow.start_run
+    (mlflow.set_experiment, MLFLOW_EXPERIMENT_NAME, a notebook's); else of `canary`, never of MLflow's `Default`."""
+    if name is not None or tracking_uri is not None:
+        return find_experiment(client, name)
+    from mlflow.tracking.fluent import _get_experiment_id  # there is no public function
+
+    chosen = any(
+        os.environ.get(key) for key in ("MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME")
+    )  # set_experiment too
+    usual = str(_get_experiment_id())
+    return usual if chosen or usual != FALLBACK else find_experiment(client, EXPERIMENT)
+
+
+class Recording(Protocol):
+    """A callback that records a training."""
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the recording of a training that broke off with `error`."""
+
+
+_RECORDING: WeakSet[Recording] = WeakSet()
+
+
+def recording(callback: Recording) -> None:
+    """Note that this callback records a training of this process from now on."""
+    _RECORDING.add(callback)
+
+
+def close_trainings(error: BaseException) -> None:
+    """End the recording of the trainings that this exception broke off. Its traceback still holds their trainers, so
+    without this their runs would read as interrupted instead of telling what broke them."""
+    left = [frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__)]
+    handlers = [getattr_static(one, "callback_handler", None) for one in left]  # runs no code of the script
+    inside = [callback for handler in handlers for callback in getattr(handler, "callbacks", ())]
+    for callback in list(_RECORDING):
+        if any(callback is one for one in inside):
+            callback.close(error)
