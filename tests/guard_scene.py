@@ -18,8 +18,9 @@ from canary_mlflow.ledger.keys import trusted
 from canary_mlflow.ledger.table import LEDGER, METADATA
 from canary_mlflow.ledger.witness import Head, against_witness
 from canary_mlflow.policies import content_of, load_policy
+from canary_mlflow.registry.assessment import Options, assess
 from canary_mlflow.registry.audit import against_store
-from canary_mlflow.registry.gatekeeper import decide, enact, gate
+from canary_mlflow.registry.gatekeeper import enact, gate
 from canary_mlflow.registry.plugin import guarded_store
 from canary_mlflow.registry.policy_asked import policy_for
 from canary_mlflow.registry.policy_setting import set_policy
@@ -155,7 +156,7 @@ def judge_aside(mode: Mode, client: Any, version: str) -> None:
         body = {"model": "m", "version": version, "promote": False}
         request(f"{mode.front}/api/2.0/canary/verdicts", "POST", body)
     else:
-        enact(client, decide(client, "m", version, load_policy("smoke"), dry_run=False, promote=False))
+        enact(client, assess(client, "m", version, load_policy("smoke"), Options(promote=False)))
 
 
 Snapshot = dict[str, list[tuple[Any, ...]]]

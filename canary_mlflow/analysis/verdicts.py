@@ -13,8 +13,8 @@ from canary_mlflow.files.documents import read_json
 from canary_mlflow.files.limits import MAX_VERDICT
 from canary_mlflow.pages.verdict import decision_of
 from canary_mlflow.policies import load_policy, policy_names
+from canary_mlflow.registry.assessment import Options, assess
 from canary_mlflow.registry.evidence import Side
-from canary_mlflow.registry.gatekeeper import decide
 from canary_mlflow.registry.policy_asked import policy_for
 from canary_mlflow.reports.decision import Decision, Question, decision_from_dict
 from canary_mlflow.tracking.places import artifact_folder, without_password
@@ -64,7 +64,7 @@ def judged_now(client: MlflowClient, model: str, version: str, policy: str | Non
     except UsageError as error:
         return None, "", f"Not judged: {error}." if policy else no_rules(f"{model}/{version}")
     try:
-        judged = decide(client, model, version, rules, dry_run=True)
+        judged = assess(client, model, version, rules, Options(dry_run=True))
     except UsageError as error:
         return None, "", f"Not judged: {error}."
     return judged.decision, "judged just now; nothing was written", ""

@@ -15,7 +15,8 @@ from canary_mlflow.errors import BaselineMoved, NoSuchModel, NoSuchVersion, Stor
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry import locks
 from canary_mlflow.registry.acts import bless, override
-from canary_mlflow.registry.gatekeeper import decide, enact, gate
+from canary_mlflow.registry.assessment import Options, assess
+from canary_mlflow.registry.gatekeeper import enact, gate
 from canary_mlflow.registry.records import DESCRIPTION_LIMIT
 from canary_mlflow.registry.rollback import rollback
 from canary_mlflow.registry.session_gate import gate_change, gate_session
@@ -182,7 +183,7 @@ def test_unknown_names_list_what_there_is(guarded: Any, policy: Policy) -> None:
 
 def test_nothing_is_written_when_the_champion_moved_meanwhile(guarded: Any, policy: Policy) -> None:
     second, third = guarded.version(), guarded.version()
-    judged = decide(guarded.client, guarded.model, second, policy, dry_run=False)
+    judged = assess(guarded.client, guarded.model, second, policy, Options())
     bless(guarded.client, guarded.model, third, "faster on the real data")
     with pytest.raises(
         BaselineMoved, match=r"judged against version 1 \(ledger row \d+\), but the champion is version 3"

@@ -27,8 +27,9 @@ from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.actors import account
 from canary_mlflow.registry.acts import bless, override
+from canary_mlflow.registry.assessment import Judged, Options, assess
 from canary_mlflow.registry.binding import bind
-from canary_mlflow.registry.gatekeeper import Judged, decide, gate
+from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.registry.guard_client import guard_of, record, verdict_order
 from canary_mlflow.registry.rollback import rollback
 from canary_mlflow.registry.store import GuardedStore
@@ -58,7 +59,7 @@ def only_ann(guarded: Any, guard: Any) -> Iterator[None]:
 
 def judge_only(recorded: Any, version: str, policy: Policy) -> Judged:
     """A verdict in the ledger that has moved nothing yet, as a server keeps it."""
-    judged = decide(recorded.client, recorded.model, version, policy, dry_run=False)
+    judged = assess(recorded.client, recorded.model, version, policy, Options())
     guard = guard_of(recorded.client)
     assert guard is not None
     assert judged.binding is not None

@@ -19,7 +19,8 @@ from canary_mlflow.ledger.policy_rows import policy_record
 from canary_mlflow.ledger.rows import Kind, Record, signed
 from canary_mlflow.policies import content_of, load_policy
 from canary_mlflow.registry.acts import bless, override
-from canary_mlflow.registry.gatekeeper import decide, enact, gate
+from canary_mlflow.registry.assessment import Options, assess
+from canary_mlflow.registry.gatekeeper import enact, gate
 from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.policy_audit import policy_damages
 from canary_mlflow.registry.policy_setting import set_policy
@@ -245,7 +246,7 @@ def test_a_verdict_beside_a_set_policy_is_named(two: Any) -> None:
 def test_a_policy_that_is_set_meanwhile_is_the_one_that_judges(guarded: Any, tmp_path: Path) -> None:
     policy = load_policy("smoke")
     version = guarded.version(slower=1.9)
-    judged = decide(guarded.client, guarded.model, version, policy, dry_run=False)
+    judged = assess(guarded.client, guarded.model, version, policy, Options())
     set_here(guarded, guarded.model, own_policy(tmp_path, "lax", rules={"step_cost": {"margin": 2.0}}))
     with pytest.raises(Exception, match="its verdict is by another policy than the one in force since row"):
         enact(guarded.client, judged)

@@ -176,7 +176,7 @@ def test_audit_verify_names_a_file_that_changed_under_a_champion(recorded: Any) 
 
 
 def test_without_a_ledger_the_tags_hold_the_seal(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("seal", "gatekeeper", "acts"):
+    for module in ("seal", "assessment", "gatekeeper", "acts"):
         monkeypatch.setattr(f"canary_mlflow.registry.{module}.guard_of", lambda client: None)
     monkeypatch.setattr("canary_mlflow.registry.store.GuardedStore.refuse_reserved", lambda *words: None)
     version = recorded.version(runs=2)

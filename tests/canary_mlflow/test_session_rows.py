@@ -18,7 +18,7 @@ from canary_mlflow.cli import canary
 from canary_mlflow.errors import UsageError
 from canary_mlflow.ledger import table
 from canary_mlflow.ledger.rows import Kind
-from canary_mlflow.registry import gatekeeper, session_rows
+from canary_mlflow.registry import assessment, session_rows
 from canary_mlflow.registry.binding import is_same_run, run_digests
 from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.origin import SOURCE_TAG, comes_from
@@ -159,7 +159,7 @@ def test_a_run_that_is_hidden_while_its_side_is_read_is_missed(
         show(guarded, hidden)
         return found
 
-    monkeypatch.setattr(gatekeeper, "read_sides", read)
+    monkeypatch.setattr(assessment, "read_sides", read)
     assert f"run {hidden} (seed " in (said := refusal(guarded, version))
     assert "it moved, or changed its role, in session" in said
     assert guarded.champion() == "1"
@@ -178,7 +178,7 @@ def test_what_changes_before_the_end_has_its_row_is_not_judged_as_it_was(
         half_as_slow(guarded, run_id)
         return require_seal(*words)
 
-    monkeypatch.setattr(gatekeeper, "require_seal", seal)
+    monkeypatch.setattr(assessment, "require_seal", seal)
     done = run(guarded, "gate", guarded.model, version)
     assert (done.exit_code, "changed while it was judged (row " in done.stderr) == (2, True), done.output
     assert guarded.champion() == "1"
