@@ -539,6 +539,21 @@ def test_units_of_a_columns_name_are_turned_into_ours(tmp_path: Path) -> None:
     assert notes == ()
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        "Step {0} | loss:2.{0} lr:2e-05 peak_memory_alloc:19.5 peak_memory_reserved:22.5 \n",
+        "{{'loss': '2.{0}', 'memory/max_allocated (GiB)': 19.5, 'memory/device_reserved (GiB)': 22.5, 'epoch': 1}}\n",
+        "{{'loss':2.{0}, 'memory/max_mem_allocated(gib)': 19.5, 'memory/device_mem_reserved(gib)':22.5, 'epoch':1}}\n",
+    ],
+)
+def test_the_memory_that_torchtune_and_axolotl_print_is_read(tmp_path: Path, row: str) -> None:
+    run, notes = read_run(write(tmp_path, "a.log", "Starting trainer...\n" + "".join(map(row.format, range(1, 9)))))
+    assert run.series["peak_memory"].values.tolist() == [19.5 * 1024] * 8
+    assert run.series["reserved_memory"].values.tolist() == [22.5 * 1024] * 8
+    assert not any("nothing is read from" in note for note in notes)
+
+
 def test_what_is_not_read_though_it_says_what_was_learned_is_named(tmp_path: Path) -> None:
     rows = [{"step": step, "loss": 1.0, "eval_wiki_loss": 2.0, "epoch": 0.5} for step in range(5)]
     _, [note] = read_run(write(tmp_path, "a.jsonl", lines(rows)))
