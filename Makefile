@@ -62,8 +62,8 @@ $(READY): requirements.txt python_env.yaml pyproject.toml
 	  { echo "$$($(PY) --version) found; Python 3.11, 3.12 or 3.13 expected; set PY=python3.11"; exit 1; }
 	@$(PY) -m venv --clear $(V) || \
 	  { echo "python3 -m venv failed; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	@# Not compiled: three files in four are never loaded, and whoever loads one first compiles it.
 	$(V)/bin/python -m pip install -q --no-compile -r requirements.txt
-	@$(V)/bin/python -m compileall -qq -j 0 $(V)/lib || true  # on all cores, pip would use one; templates do not compile
 	$(V)/bin/python -m pip install -q --no-deps -e .
 	$(V)/bin/python -m canary_mlflow.link_env
 	@touch $@
