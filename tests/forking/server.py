@@ -41,6 +41,7 @@ LATER = (
     "matplotlib.backends.backend_agg",
     "matplotlib.backends.backend_svg",
     "matplotlib.figure",
+    "mlflow.cli",
     "mlflow.protos.internal_pb2",
     "mlflow.pyfunc",
     "mlflow.store.tracking._sql_backend_utils",
@@ -90,6 +91,7 @@ def load(folder: Path) -> None:
             import_module(module.name)
     for name in LATER:
         import_module(name)
+    del sys.modules["mlflow.server"]  # the application itself reads its environment when it is loaded
     for name in policies.policy_names():
         policies.load_policy(name)  # whose files are read once in a process
     make_once()
