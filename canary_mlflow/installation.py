@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.findings import Finding, Level
-from canary_mlflow.interpreter import TRAINING_STACK
+from canary_mlflow.interpreter import TRAINING_STACK, lacking
 from canary_mlflow.policies import conf_dir
 from gates.model.wording import listed
 
@@ -24,10 +24,7 @@ SHOWN = 5
 
 def require_training_stack() -> None:
     """Raise UsageError unless the [train] extra is there; looks without importing."""
-    from importlib.util import find_spec
-
-    missing = [name for name in TRAINING_STACK if find_spec(name) is None]
-    if missing:
+    if missing := lacking(TRAINING_STACK):
         raise UsageError(
             f"training stack: {', '.join(missing)} not installed; `canary run` needs the [train] extra; "
             "pip install 'canary-mlflow[train]'"

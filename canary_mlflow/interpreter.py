@@ -37,11 +37,15 @@ def settle(needs: Sequence[str]) -> None:
             os.execv(own, [str(own), *sys.orig_argv[1:]])
         if other := next((place for place in installed_from() if place.is_dir()), None):
             _say(f"{sys.executable} is the Python of {other}; `make smoke` in {project} builds its own")
-    missing = [name for name in needs if find_spec(name) is None]
-    if missing:
+    if missing := lacking(needs):
         what = f"run `make smoke` in {project}" if in_checkout else "pip install 'canary-mlflow[train]'"
         _say(f"{sys.executable} lacks {', '.join(missing)}; expected an environment with what is needed; {what}")
         sys.exit(WRONG_USE)
+
+
+def lacking(needs: Sequence[str]) -> list[str]:
+    """Those of the modules that this Python does not have; looks without importing."""
+    return [name for name in needs if find_spec(name) is None]
 
 
 def belongs_to(project: Path) -> bool:

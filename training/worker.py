@@ -1,37 +1,34 @@
-"""One run in its own process: prepare, build, train, evaluate, save, record how it ended."""
+"""The process of one run: prepare, wait for its turn, make it (one_run.py), record how it ended."""
 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import signal
 import sys
 import threading
 import traceback
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.loading import quiet_4_bit, without_collecting
-from canary_mlflow.tracking.exceptions import Raised, raised, raised_tags
+from canary_mlflow.tracking.exceptions import raised, raised_tags
 from canary_mlflow.tracking.failures import classify, is_full, terminate
 from training import algorithms, peers
 from training.compiling import load_4_bit
 from training.errors import SetupError, Stopped
 from training.leaving import leave
 from training.memory import ADVICE
+from training.one_run import WEIGHTS, End, Loaded, note_on, train
 from training.process import CONFIG, FROM_TERMINAL, READY, Job, Prepared, reserve_result, write_result
 from training.sparing import spared
 
 if TYPE_CHECKING:
-    from training.building import Ahead
     from training.config import CanaryConfig
-    from training.devices import Device
-    from training.parts import Inputs
 
 LIBRARIES = (
     "canary_mlflow.tracking.callback",
@@ -40,8 +37,6 @@ LIBRARIES = (
     "training.parts",
     "transformers.trainer",
 )
-
-WEIGHTS = "model"  # in a run's scratch folder, and among its artifacts
 
 NO_ROOM = "; expected room on each disk that a run writes to; canary doctor shows which has none"
 SESSION_GONE = threading.Event()
@@ -63,15 +58,6 @@ def main(folder: Path, algo: str) -> int:
         reserve_result(folder)
     threading.Thread(target=_follow_the_session, daemon=True).start()
     return train_job(folder, loaded)
-
-
-@dataclass
-class Loaded:
-    """What a run's process has before its turn: its data, or the exception that its libraries raised."""
-
-    inputs: Inputs | None = None
-    broken: Exception | None = None
-    ahead: Ahead | None = None  # its trainer, if that was to be built before its turn
 
 
 def prepare(folder: Path, algo: str) -> Loaded:
@@ -104,12 +90,12 @@ def _read_inputs(folder: Path, loaded: Loaded) -> Prepared:
 
     plain = json.loads((folder / CONFIG).read_text())
     config = read_back(plain)
-    device = settle(config.hardware)
+    loaded.device = device = settle(config.hardware)
     loaded.inputs = inputs = prepare_inputs(config)
     refuse_unequal_ranks(config, inputs.data.eval_rows, device.ranks)
     if is_small(inputs, device):
         loaded.ahead = build_ahead(plain, config, inputs, device, folder)
-    return Prepared(workload=describe(config, inputs, device), note=_note(inputs, device))
+    return Prepared(workload=describe(config, inputs, device), note=note_on(inputs, device))
 
 
 def refuse_unequal_ranks(config: CanaryConfig, rows: int, ranks: int) -> None:
@@ -121,11 +107,6 @@ def refuse_unequal_ranks(config: CanaryConfig, rows: int, ranks: int) -> None:
             f"data={config.data.name} has {rows} held-out rows for {ranks} ranks; expected a multiple of {each}, so "
             f"that none counts twice; write tier.eval_rows={rows - rows % ranks or ranks}"
         )
-
-
-def _note(inputs: Inputs, device: Device) -> str:
-    """What a reader of the results should know about data and device."""
-    return "; ".join(note for note in (inputs.data.note, device.note) if note)
 
 
 def train_job(folder: Path, loaded: Loaded) -> int:
@@ -180,27 +161,13 @@ def _follow_the_session() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-@dataclass
-class End:
-    """How the run ended, and what was known by then; the reasons are empty if it finished."""
-
-    failure: str = ""
-    reason: str = ""
-    raised: Raised | None = None
-    trace: str = ""
-    workload: dict[str, str] = field(default_factory=dict)
-    nonfinite: int = 0  # steps
-    evaluation: dict[str, Any] | None = None  # of the weights that it saved
-    lost: bool = False  # another rank is gone and left no message
-
-
 def _attempt(job: Job, folder: Path, loaded: Loaded) -> End:
     """Train, and return how the run ended; whatever is raised becomes part of the End."""
     end = End()
     try:
         if loaded.broken is not None:
             raise loaded.broken
-        _train(job, folder, loaded, end)
+        train(job, folder, loaded, end)
     except UsageError as error:
         end.failure, end.reason = "config", str(error)
     except Stopped as error:
@@ -228,131 +195,6 @@ def _explain(end: End, error: BaseException) -> None:
     end.trace = "" if end.failure == "interrupted" else "".join(traceback.format_exception(error))
     if isinstance(error, peers.RankLost):
         end.failure, end.reason, end.lost = "error", str(error), True
-
-
-def _train(job: Job, folder: Path, loaded: Loaded, end: End) -> None:
-    import gc
-
-    from tqdm.contrib.logging import logging_redirect_tqdm
-
-    from canary_mlflow.tracking.callback import CanaryCallback
-    from canary_mlflow.tracking.histories import RUN_NOTE_TAG
-    from canary_mlflow.tracking.sinks import SINKS
-    from training.building import build_run, put_in_place
-    from training.devices import settle
-    from training.evaluation import repeat_evaluation
-    from training.memory import rounding
-    from training.mlflow_model import evidence_only, read_model, write_model
-    from training.parts import prepare_inputs
-    from training.plain import read_back
-    from training.progress import ProgressBar
-    from training.samples import FixedPrompts
-    from training.workload import describe
-
-    config = read_back(job.config)
-    device = settle(config.hardware)
-    inputs = loaded.inputs or prepare_inputs(config)
-    end.workload = describe(config, inputs, device)
-    ahead, loaded.ahead = loaded.ahead, None
-    built = (ahead and ahead.take(job.config)) or build_run(config, inputs, device, folder)
-    parts, trainer = built.parts, built.trainer
-    canary = CanaryCallback(
-        run_id=job.run_id,
-        tracking_uri=job.tracking_uri,
-        workload=end.workload,
-        config=job.config,
-        tags={
-            "canary.role": job.role,
-            **{f"canary.data.{key}": str(value) for key, value in asdict(inputs.data).items()},
-            **({RUN_NOTE_TAG: note} if (note := _note(inputs, device)) else {}),
-        },
-        sinks=[name for name in SINKS if getattr(config.tracking, name)],
-        system_metrics=config.tracking.system_metrics,
-        watch=job.config["watch"],
-        champion_runs=job.champion_runs,
-        samples=config.tracking.samples,
-        starts_fresh=True,  # every canary builds its reference from the start model, and a new adapter
-    )
-    progress = ProgressBar(job.label)
-    callbacks = [canary, progress, built.evaluate]
-    if canary.samples is not None and config.algo.head == "language":
-        callbacks.append(FixedPrompts(config, parts.eval_dataset, canary.samples, canary.paused, trainer))
-    put_in_place(trainer, built.evaluate, callbacks)
-    # One full collection costs 0.3 s once torch and transformers are loaded; without this it would fall into some step.
-    gc.collect()
-    gc.freeze()
-    try:
-        with logging_redirect_tqdm([logging.getLogger("canary_mlflow")]):  # a warning must not break the bar's line
-            trainer.train()
-    except BaseException as error:
-        found = peers.first_failure(folder, error)
-        canary.close(found)
-        if found is error:
-            raise
-        raise found from error
-    finally:
-        progress.close()
-        canary.close()
-        end.nonfinite = canary.nonfinite_steps
-    if stopped := peers.from_first_rank(canary.stopped):
-        raise Stopped(stopped)
-    if job.keep_weights:
-        saved = folder / WEIGHTS
-        if config.tracking.weights == "none":
-            evidence_only(saved)
-        else:
-            write_model(trainer, parts, config, saved, job.run_id)
-        peers.from_first_rank("written")  # what follows is read by all ranks
-    # Every rank evaluates its share. Sharded weights are not read back.
-    if job.keep_weights and config.tracking.weights == "log" and config.parallel.name != "fsdp2":
-        end.evaluation = repeat_evaluation(
-            trainer,
-            lambda: read_model(config, parts.tokenizer, device, saved),
-            rounding(config, device),
-        )
-    if not peers.leads():
-        return
-    _record_work(job, trainer)
-    if config.tier.variants:
-        _record_variants(job, config, inputs, device, folder / "variants")
-    if job.profile:
-        _record_profile(job, config, inputs, device, folder / "profiled")
-
-
-def _record_work(job: Job, trainer: Any) -> None:
-    """Count what a step does. After everything measured, as it trains further and turns off compilation."""
-    from canary_mlflow.tracking.fact_tags import to_tags
-    from canary_mlflow.tracking.probes.work.fixture import work_facts
-    from canary_mlflow.tracking.session import log_tags
-    from canary_mlflow.tracking.store import prepare_store
-
-    log_tags(prepare_store(job.tracking_uri), job.run_id, to_tags({"work": work_facts(trainer)}))
-
-
-def _record_variants(job: Job, config: CanaryConfig, inputs: Inputs, device: Device, scratch: Path) -> None:
-    """Train the tier's variants after the run, and keep their facts with it."""
-    from canary_mlflow.shown import say
-    from canary_mlflow.tracking.session import log_tags
-    from canary_mlflow.tracking.store import prepare_store
-    from training.variant_facts import variant_tags
-
-    found = variant_tags(config, inputs, device, scratch, say)
-    log_tags(prepare_store(job.tracking_uri), job.run_id, found)
-
-
-def _record_profile(job: Job, config: CanaryConfig, inputs: Inputs, device: Device, scratch: Path) -> None:
-    """Train a few more steps under the profiler, after everything that is measured."""
-    from canary_mlflow.registry.profiled import PROFILED_TAG
-    from canary_mlflow.tracking.profile import FOLDER, TRACE
-    from canary_mlflow.tracking.session import log_tags
-    from canary_mlflow.tracking.store import prepare_store
-    from canary_mlflow.tracking.uploading import upload
-    from training.profiling import profile_training
-
-    profile_training(config, inputs, device, scratch)
-    client = prepare_store(job.tracking_uri)
-    upload(client, job.run_id, scratch / FOLDER, FOLDER, scratch=True)
-    log_tags(client, job.run_id, {PROFILED_TAG: TRACE})
 
 
 def _record_end(job: Job, end: End) -> None:
