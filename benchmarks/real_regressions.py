@@ -34,7 +34,7 @@ from canary_mlflow.reports.upgrade import explained
 from canary_mlflow.upgrading.environments import build
 from canary_mlflow.upgrading.pins import lock
 from canary_mlflow.upgrading.probing import Prober
-from canary_mlflow.upgrading.upgrade import Plan, Trial
+from canary_mlflow.upgrading.upgrade import PackageSets, Trial
 
 SCRIPTS = Path(__file__).with_name("regressions")
 OURS = ("mlflow==3.17.2", "filelock>=3.15", "junitparser", "psutil", "click>=8.2", "pyyaml", "rich", "scipy",
@@ -42,7 +42,7 @@ OURS = ("mlflow==3.17.2", "filelock>=3.15", "junitparser", "psutil", "click>=8.2
 """What the callback needs beside the training stack."""
 
 
-def sides(row: Row) -> Plan:
+def sides(row: Row) -> PackageSets:
     """Both locked sets; the innocent packages move with the culprit."""
     moving = row.innocents.items()
     before = {**row.base, row.culprit: row.good, **{name: old for name, (old, _) in moving}}
@@ -50,7 +50,7 @@ def sides(row: Row) -> Plan:
     names = [word for word in OURS if word.partition("=")[0] not in before]
     good = lock({**before, "torch": torch}, [name for name in names if "psutil" not in name], {})
     bad = lock({row.culprit: row.bad, **{name: new for name, (_, new) in moving}}, good, good)
-    return Plan(before=good, now=bad)
+    return PackageSets(before=good, now=bad)
 
 
 def bare(python: Path, row: Row) -> dict[str, Any]:

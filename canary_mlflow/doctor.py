@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.findings import Finding, Level
 from canary_mlflow.installation import packages, pins, plugin, python
-from canary_mlflow.reports.figures import count
 from canary_mlflow.tracking.places import without_password
-from gates.model.wording import listed
+from gates.model.wording import counted, listed
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -149,7 +148,7 @@ def store(tracking_uri: str | None, *, fix: bool = False) -> Iterator[Finding]:
         yield Finding(name="store", level=Level.FAIL, found=str(error), advice="see --tracking-uri")
         return
     took = time.perf_counter() - began
-    found = f"{without_password(client.tracking_uri)}: {count(experiments, 'experiment')}, answered in {took:.1f} s"
+    found = f"{without_password(client.tracking_uri)}: {counted(experiments, 'experiment')}, answered in {took:.1f} s"
     yield Finding(name="store", level=Level.OK, found=found)
     yield from disks(client)
     yield left_open(client, fix)

@@ -13,6 +13,7 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.files.documents import parse_yaml
 from canary_mlflow.files.source import read_bytes
 from gates import Policy, PolicyError, parse_policy, policy_to_dict
+from gates.model.fields import overlaid
 from gates.model.metrics import METRICS
 from gates.watch import OnCritical, WatchPolicy, parse_watch
 
@@ -107,7 +108,7 @@ def checked_content(body: Mapping[str, Any], label: str = "policy") -> dict[str,
 def policy_from(content: Mapping[str, Any]) -> Policy:
     """The policy of such a content, with the spreads measured in the working folder. Opens no file that it names."""
     measured = Path.cwd() / PRIORS_FILE
-    found = _merge({"priors": read_priors(measured)}, content) if measured.is_file() else content
+    found = overlaid({"priors": read_priors(measured)}, content) if measured.is_file() else content
     try:
         return parse_policy(found)
     except PolicyError as error:
@@ -122,7 +123,7 @@ def _load(source: str | Path | Mapping[str, Any], kind: str, parse: Callable[[Ma
         label, found = str(source), read_policy(source, kind)
     measured = Path.cwd() / PRIORS_FILE
     if kind == "gate" and measured.is_file():
-        found = _merge({"priors": read_priors(measured)}, found)
+        found = overlaid({"priors": read_priors(measured)}, found)
     try:
         return parse(found)
     except PolicyError as error:
@@ -175,7 +176,7 @@ def _with_bases(body: Mapping[str, Any], folder: Path, kind: str) -> dict[str, A
     for layer in reversed(layers):
         if merged:
             _check_removals(layer, merged)
-        merged = _merge(merged, {key: value for key, value in layer.items() if key != "base"})
+        merged = overlaid(merged, {key: value for key, value in layer.items() if key != "base"})
     return merged
 
 
@@ -187,15 +188,6 @@ def _check_removals(layer: Mapping[str, Any], below: Mapping[str, Any]) -> None:
             raise UsageError(
                 f"policy: overlays.{name}: null takes an overlay of the base away; it has {', '.join(there)}"
             )
-
-
-def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(below)
-    for key, value in above.items():
-        old = merged.get(key)
-        both = isinstance(old, Mapping) and isinstance(value, Mapping)
-        merged[key] = _merge(old, value) if both else value  # type: ignore[arg-type]
-    return merged
 
 
 def _locate(source: str, folder: Path, kind: str) -> Path:

@@ -13,7 +13,7 @@ from gates.model.rules import MetricRule, Role, Worse
 from gates.model.sides import Side
 from gates.model.summaries import SUMMARIES
 from gates.model.verdict import Check, CheckOutcome, Evidence, ReasonCode, Standing, check_of, undecided
-from gates.model.wording import change, limit, p_value, quantity, runs
+from gates.model.wording import change, counted, limit, p_value, quantity
 from gates.stats.comparisons import Comparison
 from gates.stats.planning import (
     LEAST_TO_BLOCK,
@@ -99,7 +99,7 @@ def _conclude(policy: Policy, weighed: Weighed, level: float, plan: Policy, powe
     line, known = _line(rule, evidence), {"evidence": evidence, "notes": weighed.notes}
     if found.p_noninferior <= policy.alpha_pass:
         if weighed.silent and rule.blocks:
-            reason = f"{line}; but {runs(weighed.silent, 'candidate')} finished without enough of it to judge"
+            reason = f"{line}; but {counted(weighed.silent, 'candidate run')} finished without enough of it to judge"
             return undecided(rule, reason, ReasonCode.MISSING_DATA, leaves_open=True, **known)
         reason = f"{line}, within the limit with {p_value(found.p_noninferior)}"
         return check_of(rule, CheckOutcome.PASS, reason, **known)
@@ -126,17 +126,17 @@ def _inconclusive(
     could_pass = not alone and pass_probability(found, found.design, 0.0, plan.alpha_pass) >= power
     if harmless is None and at_estimate and standing is Standing.BEYOND:
         code, more = ReasonCode.TOO_FEW_RUNS, at_estimate
-        missing = f"too few runs to BLOCK, {runs(more)} per side would"
+        missing = f"too few runs to BLOCK, {counted(more, 'run')} per side would"
     elif harmless is None:
         code, more, missing = ReasonCode.TOO_NOISY, None, _past_deciding(rule, found)
     elif not could_pass or (beyond and not enough_to_block(plan, found.design)):
         code, more = ReasonCode.TOO_FEW_RUNS, max(harmless, at_estimate or 0, least)
         other = " of other seeds" if weighed.repeated else ""
-        missing = f"too few runs to decide, {runs(more)} per side{other} would"
+        missing = f"too few runs to decide, {counted(more, 'run')} per side{other} would"
     else:
         code, more = ReasonCode.NEAR_MARGIN, at_estimate
-        missing = "too close to the limit to decide" + (f", {runs(more)} per side would" if more else "")
-    sizes = f" ({runs(evidence.baseline_runs, 'baseline')}, {runs(evidence.candidate_runs, 'candidate')})"
+        missing = "too close to the limit to decide" + (f", {counted(more, 'run')} per side would" if more else "")
+    sizes = f" ({counted(evidence.baseline_runs, 'baseline run')}, {counted(evidence.candidate_runs, 'candidate run')})"
     # A guard leaves a verdict open only where harm beyond its limit is likely.
     silent = rule.role is Role.ADVISORY or (rule.role is Role.GUARD and found.p_harm > plan.alpha_pass)
     reason = f"{line}: {_SEEN[standing].format(_range(evidence))}{missing}{sizes}"

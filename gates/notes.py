@@ -13,7 +13,7 @@ from gates.model.policy import Policy, matches
 from gates.model.records import Run
 from gates.model.sides import Side
 from gates.model.verdict import Check
-from gates.model.wording import called, listed, runs, together
+from gates.model.wording import called, counted, listed, together
 
 USUAL_FACTS = frozenset({"algo", "backend", "bound", "device", "model", "paradigm", "tier"})
 """Facts that overlays may ask for even if the runs of a comparison do not record them."""
@@ -70,8 +70,8 @@ def _as_one(side: str, finished: Sequence[Run]) -> Iterator[str]:
         if losses and len(same) > 1 and (None in seeds or len(seeds) > 1):
             who = together(called(run.run_id, run.seed) for run in same)
             yield (
-                f"{runs(len(same), side)} have the same loss at every step ({who}): in what they learned they are one "
-                "run; see that the training uses its seed"
+                f"{counted(len(same), f'{side} run')} have the same loss at every step ({who}): in what they learned "
+                "they are one run; see that the training uses its seed"
             )
 
 
@@ -99,7 +99,7 @@ def _pairs(pairs: Pairs) -> Iterator[str]:
         if pairs.alone:
             yield f"not judged by speed, for want of a fresh run beside: {listed(pairs.alone, most=10)}"
     else:
-        made = f"{runs(len(pairs.fresh), 'fresh')} of the baseline"
+        made = f"{counted(len(pairs.fresh), 'fresh run')} of the baseline"
         yield f"{made} left out, with fewer than two valid pairs: judged by the stored runs alone"
     for reason in pairs.left_out:
         yield f"left out of the fresh baseline: {reason}"

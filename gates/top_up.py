@@ -14,7 +14,7 @@ from gates.model.records import Run, Version
 from gates.model.rules import Role
 from gates.model.sides import Side, baseline_side, candidate_side, conditions, mismatches, planned
 from gates.model.verdict import CheckOutcome, Outcome, ReasonCode, Verdict
-from gates.model.wording import runs
+from gates.model.wording import counted
 
 GIVEN_UP = 2.0
 """A plan is given up when a check needs more than this many times the runs that the plan has."""
@@ -59,12 +59,14 @@ def next_look(
         numbered = enumerate(policy.looks.runs, 1)
         later = next(((look, count) for look, count in numbered if look > verdict.look and count >= owing), None)
         if later is not None:
-            reason = f"nothing found in {runs(have, 'candidate')}, a champion needs {owing}"
+            reason = f"nothing found in {counted(have, 'candidate run')}, a champion needs {owing}"
             return TopUp(look=later[0], candidate_runs=later[1], reason=reason)
     if stop := _why_stop(policy, verdict, have, fresh=fresh, again=again):
         return TopUp(look=None, candidate_runs=have, reason=stop)
     wanted = policy.looks.runs[verdict.look]
-    return TopUp(look=verdict.look + 1, candidate_runs=wanted, reason=f"undecided after {runs(have, 'candidate')}")
+    return TopUp(
+        look=verdict.look + 1, candidate_runs=wanted, reason=f"undecided after {counted(have, 'candidate run')}"
+    )
 
 
 def _why_stop(policy: Policy, verdict: Verdict, have: int, *, fresh: bool, again: bool) -> str:
@@ -73,7 +75,7 @@ def _why_stop(policy: Policy, verdict: Verdict, have: int, *, fresh: bool, again
     if verdict.outcome is not Outcome.INCONCLUSIVE:
         return f"decided: {verdict.outcome}"
     if verdict.look == len(policy.looks.runs):
-        return f"the plan ends with {runs(most, 'candidate')}" if have >= most else "it was the last of the plan"
+        return f"the plan ends with {counted(most, 'candidate run')}" if have >= most else "it was the last of the plan"
     if verdict.reason_code is ReasonCode.BROKEN_OFF and not again:
         return "what broke off is not made again, or not any more"
     answered = (ReasonCode.INVALID_ENVIRONMENT,) if fresh else ()
@@ -165,5 +167,5 @@ def _hopeless(policy: Policy, verdict: Verdict, most: int, fresh: bool) -> str:
             if not ways:
                 return f"{check.metric}: no number of runs would decide"
             if min(ways) > GIVEN_UP * most:
-                return f"{check.metric}: {runs(min(ways))} per side would decide, the plan has {most}"
+                return f"{check.metric}: {counted(min(ways), 'run')} per side would decide, the plan has {most}"
     return ""

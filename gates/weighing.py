@@ -16,7 +16,7 @@ from gates.model.records import Run
 from gates.model.rules import MetricRule, Role
 from gates.model.sides import once
 from gates.model.verdict import Check, Evidence, ReasonCode, undecided
-from gates.model.wording import listed, runs
+from gates.model.wording import counted, listed
 from gates.stats.comparisons import Comparison
 
 
@@ -125,7 +125,7 @@ def _notes(left: list[Reading], right: list[Reading], asked_left: int, asked_rig
         yield "evidence: prior-based, one run a side says nothing about the spread between runs"
     for side, without in (("baseline", asked_left - len(left)), ("candidate", asked_right - len(right))):
         if without:
-            yield f"{runs(without, side)} without enough data left out"
+            yield f"{counted(without, f'{side} run')} without enough data left out"
     if not any(reading.series.reaches(0.5, reading.last_step) for reading in (*left, *right)):
         yield "nothing from the second half of the training"
     longest = [max(len(reading.series.values) for reading in side) for side in (left, right)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.session_gate import judge_runs
 from canary_mlflow.reports.decision import Decision
-from canary_mlflow.reports.figures import count
+from canary_mlflow.reports.figures import counted
 from training.config import CanaryConfig
 from training.naming import canary_name
 from training.plain import to_plain
@@ -62,7 +62,7 @@ class Cell:
         if self.decision is not None:
             return f"{self.decision.verdict.reason}{missing}"
         broke = f", {len(self.failures)} of them broke off ({', '.join(self.failures)})" if self.failures else ""
-        return f"{count(self.made, 'run')}{broke}; nothing to judge them against{missing}"
+        return f"{counted(self.made, 'run')}{broke}; nothing to judge them against{missing}"
 
 
 def cell_of(config: CanaryConfig) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from canary_mlflow.errors import BrokeOff, CanaryError
 from canary_mlflow.launching.cluster import Cluster, connected, needs_of
 from canary_mlflow.launching.makers import Launched
-from canary_mlflow.launching.on_cluster import OnCluster, Side
+from canary_mlflow.launching.on_cluster import Delegated, OnCluster
 from canary_mlflow.shown import say
 from training.ahead import crew_of
 from training.config import CanaryConfig
@@ -53,9 +53,9 @@ class InSessionOnCluster(OnCluster):
     def prepare(self) -> str:
         return "the code that is running"
 
-    def own(self, seed: int) -> Side:
+    def own(self, seed: int) -> Delegated:
         unit = unit_of(self.client, self.session, replace(self.config, seed=seed), "added")
-        return Side(task=unit.tasks[0], settle=lambda returned: require_end(result_from(returned()["result"])))
+        return Delegated(task=unit.tasks[0], settle=lambda returned: require_end(result_from(returned()["result"])))
 
 
 @contextmanager

@@ -25,7 +25,7 @@ ROUNDING = {"float16": 1e-2, "bfloat16": 5e-2}  # how far the same score may be 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class CheckResult:
     """One thing that was checked. `fine`: None if it is only reported and decides nothing."""
 
     name: str
@@ -42,7 +42,7 @@ class RewardCheck:
     accuracy: float
     low: float
     high: float
-    findings: tuple[Finding, ...]
+    findings: tuple[CheckResult, ...]
 
     @property
     def outcome(self) -> str:
@@ -72,7 +72,7 @@ class Loaded:
     tokens: Callable[[Sequence[str]], list[list[int]]]
     head: Head
     rounding: float
-    findings: tuple[Finding, ...]
+    findings: tuple[CheckResult, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,14 +106,16 @@ def load(path: str, folder: Path) -> Loaded:
     finite = all(bool(torch.isfinite(one).all()) for one in model.parameters())
     random = f"no weights for {', '.join(missing[:3])}, which are random"
     findings = (
-        Finding(
+        CheckResult(
             name="labels",
             fine=labels == 1,
             said="one label, the score" if labels == 1 else f"{labels} labels; expected 1, the score",
         ),
-        Finding(name="head", fine=not missing, said=random if missing else "all weights are in its files"),
-        Finding(name="finite", fine=finite, said="weights are finite" if finite else "weights hold NaN or infinities"),
-        Finding(name="padding", fine=pads, said=f"pad token {pad}" if pads else "no pad token, so padding is read"),
+        CheckResult(name="head", fine=not missing, said=random if missing else "all weights are in its files"),
+        CheckResult(
+            name="finite", fine=finite, said="weights are finite" if finite else "weights hold NaN or infinities"
+        ),
+        CheckResult(name="padding", fine=pads, said=f"pad token {pad}" if pads else "no pad token, so padding is read"),
     )
 
     head = Head(model)
@@ -142,7 +144,7 @@ def check(path: str, loaded: Loaded, chosen: Sequence[str], rejected: Sequence[s
     scores = np.array([*better, *worse])
     if wrong := int(np.sum(~np.isfinite(scores))):
         said = f"{wrong} of {len(scores)} scores are NaN or infinite"
-        return _unranked(path, len(chosen), (*loaded.findings, Finding(name=ACCURACY, fine=False, said=said)))
+        return _unranked(path, len(chosen), (*loaded.findings, CheckResult(name=ACCURACY, fine=False, said=said)))
     constant = bool(np.all(better == worse)) or float(np.ptp(scores)) <= 1e-6 * max(1.0, float(np.abs(scores).max()))
     tokens = [loaded.tokens(texts) for texts in (chosen, rejected)]
     order = _order(better, worse, tokens)
@@ -156,13 +158,13 @@ def check(path: str, loaded: Loaded, chosen: Sequence[str], rejected: Sequence[s
         *trained,
         _length(scores, lengths, constant=constant),
         _batch(alone, better[padded], loaded.rounding, float(scores.std())),
-        Finding(name="scale", fine=None, said=f"scores {scores.mean():.3g} ± {scores.std():.3g}"),
+        CheckResult(name="scale", fine=None, said=f"scores {scores.mean():.3g} ± {scores.std():.3g}"),
     )
     found = {"accuracy": order.accuracy, "low": order.low, "high": order.high}
     return RewardCheck(path=path, pairs=len(chosen), **found, findings=findings)
 
 
-def _unranked(path: str, pairs: int, findings: tuple[Finding, ...]) -> RewardCheck:
+def _unranked(path: str, pairs: int, findings: tuple[CheckResult, ...]) -> RewardCheck:
     return RewardCheck(path=path, pairs=pairs, accuracy=math.nan, low=math.nan, high=math.nan, findings=findings)
 
 
@@ -176,40 +178,40 @@ def _order(better: np.ndarray, worse: np.ndarray, tokens: Sequence[Sequence[Sequ
     return Order(accuracy=accuracy, low=low, high=high, telling=telling)
 
 
-def _alike(tokens: Sequence[Sequence[Sequence[int]]]) -> Finding | None:
+def _alike(tokens: Sequence[Sequence[Sequence[int]]]) -> CheckResult | None:
     """That the model is shown no difference within any pair, so that its scores tell nothing of it."""
     if any(better != worse for better, worse in zip(*tokens, strict=True)):
         return None
     most = max(len(ids) for one in tokens for ids in one)
     said = f"both answers of each pair are the same {most} tokens or fewer, whole or cut: nothing to rank"
-    return Finding(name=ACCURACY, fine=None, said=said)
+    return CheckResult(name=ACCURACY, fine=None, said=said)
 
 
-def _accuracy(order: Order, pairs: int, *, constant: bool, trained: bool) -> Finding:
+def _accuracy(order: Order, pairs: int, *, constant: bool, trained: bool) -> CheckResult:
     if constant:
-        return Finding(name=ACCURACY, fine=False, said="every text has the same score")
+        return CheckResult(name=ACCURACY, fine=False, said="every text has the same score")
     limits = f"[{100 * order.low:.0f}, {100 * order.high:.0f}]"
     said = f"{100 * order.accuracy:.0f} % of {pairs} pairs ranked correctly {limits}"
     if order.telling < pairs - 1:
         said += f"; texts so alike tell as much as {order.telling:.0f} independent pairs"
     if order.low > CHANCE:
-        return Finding(name=ACCURACY, fine=True, said=said)
+        return CheckResult(name=ACCURACY, fine=True, said=said)
     if order.high < CHANCE:
         said += ": worse than chance" + (", as if the preferences were reversed" if trained else "")
-        return Finding(name=ACCURACY, fine=False, said=said)
+        return CheckResult(name=ACCURACY, fine=False, said=said)
     if interval(1.0, order.telling, ALPHA)[0] <= CHANCE:
-        return Finding(name=ACCURACY, fine=None, said=f"{said}: too few to tell any model from chance")
-    return Finding(name=ACCURACY, fine=False, said=f"{said}: no better than chance")
+        return CheckResult(name=ACCURACY, fine=None, said=f"{said}: too few to tell any model from chance")
+    return CheckResult(name=ACCURACY, fine=False, said=f"{said}: no better than chance")
 
 
-def _trained(weights: np.ndarray, better: np.ndarray, worse: np.ndarray) -> Finding:
+def _trained(weights: np.ndarray, better: np.ndarray, worse: np.ndarray) -> CheckResult:
     share = untrained(weights, better, worse)
     said = f"{100 * share:.1f} % of random heads on this model tell them apart as well"
     fine = share < RANDOM_HEADS
-    return Finding(name="trained", fine=fine, said=said if fine else f"{said}: its head is not trained for this")
+    return CheckResult(name="trained", fine=fine, said=said if fine else f"{said}: its head is not trained for this")
 
 
-def _length(scores: np.ndarray, lengths: Sequence[Sequence[int]], *, constant: bool) -> Finding:
+def _length(scores: np.ndarray, lengths: Sequence[Sequence[int]], *, constant: bool) -> CheckResult:
     """`lengths`: of the texts, in letters and in tokens."""
     from scipy.stats import spearmanr
 
@@ -217,16 +219,20 @@ def _length(scores: np.ndarray, lengths: Sequence[Sequence[int]], *, constant: b
     most = max(found, key=abs)
     fine = abs(most) < LENGTH_ONLY
     if len(set(zip(scores, *lengths, strict=True))) < FEWEST:
-        return Finding(name="length", fine=None, said="too few different texts to tell whether it scores the length")
+        return CheckResult(
+            name="length", fine=None, said="too few different texts to tell whether it scores the length"
+        )
     said = f"rank correlation of score and length {most:+.2f}"
-    return Finding(name="length", fine=fine, said=said if fine else f"{said}: it scores the length and nothing else")
+    return CheckResult(
+        name="length", fine=fine, said=said if fine else f"{said}: it scores the length and nothing else"
+    )
 
 
-def _batch(alone: np.ndarray, together: np.ndarray, rounding: float, spread: float) -> Finding:
+def _batch(alone: np.ndarray, together: np.ndarray, rounding: float, spread: float) -> CheckResult:
     """`spread`: of the scores, which may be tiny or huge."""
     if np.allclose(alone, together, rtol=rounding, atol=rounding * spread):
-        return Finding(name="batch", fine=True, said="the same score alone and in a batch")
-    return Finding(name="batch", fine=False, said="a different score alone than in a batch: padding is read")
+        return CheckResult(name="batch", fine=True, said="the same score alone and in a batch")
+    return CheckResult(name="batch", fine=False, said="a different score alone than in a batch: padding is read")
 
 
 def _scored(loaded: Loaded, texts: Sequence[str], size: int) -> tuple[np.ndarray, np.ndarray | None]:

@@ -14,7 +14,7 @@ from canary_mlflow.files.limits import MAX_VERDICT
 from canary_mlflow.pages.verdict import decision_of
 from canary_mlflow.policies import load_policy, policy_names
 from canary_mlflow.registry.assessment import Options, assess
-from canary_mlflow.registry.evidence import Side
+from canary_mlflow.registry.evidence import NamedEvidence
 from canary_mlflow.registry.policy_asked import policy_for
 from canary_mlflow.reports.decision import Decision, Question, decision_from_dict
 from canary_mlflow.tracking.places import artifact_folder, without_password
@@ -71,7 +71,7 @@ def judged_now(client: MlflowClient, model: str, version: str, policy: str | Non
 
 
 def against_champion(
-    client: MlflowClient, side: Side, champion: Sequence[Run], model: str, policy: str | None, *, own: bool
+    client: MlflowClient, side: NamedEvidence, champion: Sequence[Run], model: str, policy: str | None, *, own: bool
 ) -> tuple[Decision | None, str]:
     """What the gate would say about these runs; None with the reason if it could say nothing."""
     if own:

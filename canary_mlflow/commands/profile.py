@@ -37,14 +37,14 @@ def profile(
     evidence. Shows phases, operators, modules and memory, and keeps the trace, which opens in Perfetto. If there is
     already a profile, shows that one.
     """
-    from canary_mlflow.registry.profiled import find_profile, find_subject
+    from canary_mlflow.registry.profiled import find_profile, find_profile_target
     from canary_mlflow.reports.profile import as_dict, lines
     from canary_mlflow.reports.profile import flame as drawn
 
     if flame is not None and not flame.absolute().parent.is_dir():
         raise UsageError(f"--flame {flame}: found no folder {flame.absolute().parent}; expected one that is there")
     client = open_store(tracking_uri)
-    named = find_subject(client, subject)
+    named = find_profile_target(client, subject)
     found = None if again else find_profile(client, named.runs, named.champion)
     if found is None:
         code = make(client.tracking_uri, named.runs[0] if named.runs else subject)

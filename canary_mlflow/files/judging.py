@@ -9,11 +9,11 @@ from pathlib import Path
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.runs import read_run, read_side
 from canary_mlflow.reports.decision import Decision, Question
-from canary_mlflow.reports.figures import count
 from gates import Policy, Version, judge
 from gates.calibration import LEAST_RUNS, with_history
 from gates.model.policy import FreshBaseline
 from gates.model.sides import baseline_side, candidate_side, conditions
+from gates.model.wording import counted
 
 
 def judge_files(
@@ -28,24 +28,24 @@ def judge_files(
         past = [read_run(path)[0] for path in history]
         if len(past) < LEAST_RUNS:
             raise UsageError(
-                f"--history: found {count(len(past), 'file')}; expected at least {LEAST_RUNS}, the oldest first; "
+                f"--history: found {counted(len(past), 'file')}; expected at least {LEAST_RUNS}, the oldest first; "
                 "give more, or none"
             )
         side = candidate_side(right)
         policy = with_history(policy, past, conditions(baseline_side(left, side), side))
         notes.append(f"spreads between runs are learnt from a history of {len(past)} files")
-    return decide(policy, left, right, notes)
+    return judge_sides(policy, left, right, notes)
 
 
-def decide(policy: Policy, baseline: Version, candidate: Version, notes: Sequence[str] = ()) -> Decision:
+def judge_sides(policy: Policy, baseline: Version, candidate: Version, notes: Sequence[str] = ()) -> Decision:
     """The verdict on two sides read from files, with what the readers noted."""
     verdict = judge(policy, baseline, candidate)
     return Decision(
         verdict=replace(verdict, notes=(*verdict.notes, *_without_fresh_runs(policy), *notes)),
         model="",
         question=Question.FILES,
-        baseline_label=count(len(baseline.runs), "baseline file"),
-        candidate_label=count(len(candidate.runs), "candidate file"),
+        baseline_label=counted(len(baseline.runs), "baseline file"),
+        candidate_label=counted(len(candidate.runs), "candidate file"),
     )
 
 

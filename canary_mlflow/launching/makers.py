@@ -5,9 +5,8 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from canary_mlflow.errors import BrokeOff, NoSource, UsageError
 from canary_mlflow.launching.missing_runs import Turn
@@ -70,17 +69,6 @@ class OneByOne:
         return not OneByOne.can_reuse_machine(self, run)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """A requested run of a session: from which code, with the configuration of which other run."""
-
-    source: Source
-    name: str
-    role: str
-    seed: int
-    like: str
-
-
 class Launched(OneByOne):
     """Makes runs through MLflow Projects, each in a separate process, from the code that the earlier ones recorded.
 
@@ -113,30 +101,18 @@ class Launched(OneByOne):
         return f"commit {source.commit[:10]}, {'this checkout' if source.here else 'in a worktree'}"
 
     def candidate(self, seed: int) -> None:
-        self.launch(self.asked(seed))
+        launch(self.client, session=self.session, **self.asked(seed))
 
-    def asked(self, seed: int) -> Asked:
-        """A run of the candidate."""
+    def asked(self, seed: int) -> dict[str, Any]:
+        """A run of the candidate: what `launch` is to be told."""
         name = f"{self.subject} seed {seed}"
-        return Asked(source=self.source(), name=name, role="run", seed=seed, like=self.runs[0].run_id)
+        return {"source": self.source(), "name": name, "role": "run", "seed": seed, "like": self.runs[0].run_id}
 
-    def asked_fresh(self, champion: str, seed: int) -> Asked:
-        """A run of the champion's code, once prepared."""
+    def asked_fresh(self, champion: str, seed: int) -> dict[str, Any]:
+        """The same for a run of the champion's code, once prepared."""
         source, like = self._champion[champion]
         name = f"champion version {champion}, seed {seed}, beside {self.subject}"
-        return Asked(source=source, name=name, role="baseline", seed=seed, like=like.run_id)
-
-    def launch(self, asked: Asked) -> str:
-        """Make the run and return its id."""
-        return launch(
-            self.client,
-            asked.source,
-            self.session,
-            name=asked.name,
-            role=asked.role,
-            seed=asked.seed,
-            like=asked.like,
-        )
+        return {"source": source, "name": name, "role": "baseline", "seed": seed, "like": like.run_id}
 
     def prepare_fresh(self, champion: str, runs: tuple[Run, ...]) -> None:
         if champion in self._champion:
@@ -150,7 +126,7 @@ class Launched(OneByOne):
 
     def fresh(self, champion: str, seed: int) -> None:
         asked = self.asked_fresh(champion, seed)
-        self.take_fresh(champion, lambda: self.launch(asked))
+        self.take_fresh(champion, lambda: launch(self.client, session=self.session, **asked))
 
     def take_fresh(self, champion: str, make: Callable[[], str]) -> None:
         """Mark the run whose id `make` returns as evidence, if it has the champion's code and packages."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gates.model.wording import listed, runs
+from gates.model.wording import counted, listed
 
 ORDER = "b c c b"  # so that neither side always has the earlier, cooler machine
 
@@ -48,10 +48,10 @@ class Missing:
     def words(self) -> str:
         """What will be made, such as "2 more runs (seeds 3 and 4), each beside a fresh run of the champion"."""
         if not self.seeds:
-            return f"{runs(len(self.first), 'fresh')} of the champion ({_seeds(self.first)})"
+            return f"{counted(len(self.first), 'fresh run')} of the champion ({_seeds(self.first)})"
         fresh = f", each beside a fresh run of the champion (order {ORDER})" if self.with_fresh else ""
         earlier = f", after one for each existing run ({_seeds(self.first)})" if self.first else ""
-        return f"{runs(len(self.seeds), 'more')} ({_seeds(self.seeds)}){fresh}{earlier}"
+        return f"{counted(len(self.seeds), 'more run')} ({_seeds(self.seeds)}){fresh}{earlier}"
 
 
 def _seeds(seeds: Sequence[int]) -> str:

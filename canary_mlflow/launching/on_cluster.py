@@ -15,20 +15,20 @@ import yaml
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.documents import parse_yaml
 from canary_mlflow.launching.cluster import Cluster, Task, Unit, connected, needs_of
-from canary_mlflow.launching.makers import Asked, Launched, Made
+from canary_mlflow.launching.makers import Launched, Made
 from canary_mlflow.launching.missing_runs import Turn
 from canary_mlflow.launching.on_node import NODE_TAG, UNIT_TAG
 from canary_mlflow.launching.sources import Source, project_folder
 from canary_mlflow.tracking.session import child_runs, close_run, get_run
 from gates.model.records import Run
-from gates.model.wording import listed, runs
+from gates.model.wording import counted, listed
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
+class Delegated:
     """A task of a unit, and what to do with the value that it returned or the error that it raised."""
 
     task: Task
@@ -44,18 +44,18 @@ class OnCluster(Launched):
         super().__init__(client, session, subject, made)
         self.cluster = cluster
 
-    def side(self, turn: Turn, seed: int, champion: str | None) -> Side:
+    def side(self, turn: Turn, seed: int, champion: str | None) -> Delegated:
         """One run of one side."""
         if turn is Turn.CANDIDATE:
             return self.own(seed)
         assert champion is not None
-        task = project_task(self.client, self.session, **of(self.asked_fresh(champion, seed)))
-        return Side(task=task, settle=partial(self.take_fresh, champion))
+        task = project_task(self.client, self.session, **self.asked_fresh(champion, seed))
+        return Delegated(task=task, settle=partial(self.take_fresh, champion))
 
-    def own(self, seed: int) -> Side:
+    def own(self, seed: int) -> Delegated:
         """One run of the candidate."""
-        task = project_task(self.client, self.session, **of(self.asked(seed)))
-        return Side(task=task, settle=lambda returned: returned())
+        task = project_task(self.client, self.session, **self.asked(seed))
+        return Delegated(task=task, settle=lambda returned: returned())
 
     def candidate(self, seed: int) -> None:
         self._alone(seed, self.own(seed))
@@ -80,16 +80,16 @@ class OnCluster(Launched):
     def is_elsewhere(self, run: Run) -> bool:
         return len(self.cluster.nodes()) > 1 or not self.can_reuse_machine(run)
 
-    def _alone(self, seed: int, side: Side) -> None:
+    def _alone(self, seed: int, side: Delegated) -> None:
         for settled in self._made([self._unit(seed, [side])], {seed: [side]}):
             for made in settled:
                 made()
 
-    def _unit(self, seed: int, sides: Sequence[Side]) -> Unit:
+    def _unit(self, seed: int, sides: Sequence[Delegated]) -> Unit:
         there = node_of_seed(self.client, self.session, seed)
         return Unit(name=f"seed {seed}", tasks=tuple(side.task for side in sides), node=there)
 
-    def _made(self, units: Sequence[Unit], sides: dict[int, list[Side]]) -> Iterator[list[Made]]:
+    def _made(self, units: Sequence[Unit], sides: dict[int, list[Delegated]]) -> Iterator[list[Made]]:
         say_units(self.cluster, units)
         outcomes = self.cluster.make(units, partial(forget, self.client, [self.session]))
         for own, found in zip(sides.values(), outcomes, strict=True):
@@ -112,11 +112,6 @@ def project_task(client: MlflowClient, session: str, source: Source, **own: Any)
     return Task(entry="canary_mlflow.launching.on_node:project_run", arguments={**place, **own})
 
 
-def of(asked: Asked) -> dict[str, Any]:
-    """What `project_task` needs to know about a run."""
-    return {"source": asked.source, "name": asked.name, "role": asked.role, "seed": asked.seed, "like": asked.like}
-
-
 def forget(client: MlflowClient, sessions: Sequence[str], unit: str, why: str) -> None:
     """Discard what a lost node made of a unit: it is no evidence, as a pair is repeated as a whole."""
     for session in sessions:
@@ -127,7 +122,7 @@ def forget(client: MlflowClient, sessions: Sequence[str], unit: str, why: str) -
 
 def say_units(cluster: Cluster, units: Sequence[Unit]) -> None:
     """Print what goes to the cluster."""
-    made = runs(sum(len(unit.tasks) for unit in units))
+    made = counted(sum(len(unit.tasks) for unit in units), "run")
     cluster.say(f"making {made} on the cluster: {listed([unit.name for unit in units], most=9)}")
 
 

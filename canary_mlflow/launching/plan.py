@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from canary_mlflow.errors import CanaryError, NoSource
 from canary_mlflow.launching.circumstances import fresh_is_due
 from canary_mlflow.launching.missing_runs import Missing
-from canary_mlflow.launching.planned_runs import PlannedRuns, Sides
+from canary_mlflow.launching.planned_runs import PlannedRuns, Versions
 from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.reports.decision import Decision, HeldBy
 from canary_mlflow.reports.more_runs import NO_MORE, lasting
 from canary_mlflow.tracking.session import minutes_of_runs
 from gates.model.records import Version
 from gates.model.verdict import ReasonCode
-from gates.model.wording import runs
+from gates.model.wording import counted
 from gates.top_up import TopUp, in_vain, next_look
 
 
@@ -71,12 +71,12 @@ class Plan(PlannedRuns):
             raise NoSource(f"{NO_MORE}: {error}; to judge what is there: canary gate without --top-up") from error
         self.prepare_fresh(sides.champion, sides.baseline)
         self.stop_if_ended()
-        self.say(f"going on to the look at {runs(wanted, 'candidate')}")
+        self.say(f"going on to the look at {counted(wanted, 'candidate run')}")
         self.make(missing)
         self.stop_if_ended()
         self.make_again()
 
-    def unfinished(self, sides: Sides) -> tuple[int, Missing] | None:
+    def unfinished(self, sides: Versions) -> tuple[int, Missing] | None:
         """The look before which the plan was stopped, by its number of runs, and what it lacks; None if the next look
         needs no more runs."""
         is_at = self.progress(sides)
@@ -127,7 +127,7 @@ class Plan(PlannedRuns):
             source = f"more runs are made from {self.maker.prepare()}"
         except NoSource as error:
             return [f"{NO_MORE}: {error}"]
-        words = f"on the way to the look at {runs(wanted, 'candidate')}: {self.in_words(candidate, missing)}"
+        words = f"on the way to the look at {counted(wanted, 'candidate run')}: {self.in_words(candidate, missing)}"
         first = [would_make_again(again)] if again else []
         return [source, *first, f"{words}; this verdict covers the runs that exist"]
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 
-class Sides(NamedTuple):
+class Versions(NamedTuple):
     """The champion's number, the champion and the candidate."""
 
     champion: str | None
@@ -50,17 +50,17 @@ class PlannedRuns:
     broke_off: bool = False  # an exception ended a run of a look, and the look is taken without it
     stuck: str = ""  # why runs that broke off, or whose clock does not count, were not repeated
 
-    def sides(self) -> Sides:
+    def sides(self) -> Versions:
         """The champion and the candidate as they are now."""
         champion = champion_number(self.client, self.model)
         found = find_version(self.client, self.model, self.version)
-        return Sides(champion, *read_sides(self.client, self.model, champion, found))
+        return Versions(champion, *read_sides(self.client, self.model, champion, found))
 
-    def looks(self, sides: Sides) -> Looks:
+    def looks(self, sides: Versions) -> Looks:
         """The policy's plan, extended so that it ends with no fewer runs than a champion needs."""
         return self.policy.looks.ending_with(champion_runs(self.policy, sides.baseline, sides.candidate))
 
-    def progress(self, sides: Sides) -> Progress:
+    def progress(self, sides: Versions) -> Progress:
         """How far the version is in its plan, against the current champion."""
         found = find_version(self.client, self.model, self.version)
         return progress(self.client, found, sides.baseline, sides.candidate)
@@ -93,7 +93,7 @@ class PlannedRuns:
         if self.ended:
             raise CanaryError(f"{self.lost}; the plan can go on where it is available")
 
-    def missing(self, wanted: int, sides: Sides | None = None) -> Missing:
+    def missing(self, wanted: int, sides: Versions | None = None) -> Missing:
         """The runs that the candidate still lacks to have `wanted`, and the champion's runs that belong beside them."""
         _, baseline, candidate = sides or self.sides()
         side = candidate_side(candidate)
@@ -160,7 +160,7 @@ class PlannedRuns:
                 self.record_runs()
         self.make_fresh_after_crash(sides)
 
-    def make_fresh_after_crash(self, sides: Sides) -> None:
+    def make_fresh_after_crash(self, sides: Versions) -> None:
         """Run the champion's code beside an exception that recurred, to tell whether the candidate's code is to
         blame."""
         champion, baseline, candidate = sides
@@ -172,7 +172,7 @@ class PlannedRuns:
                 self.stuck = lost
                 self.say(lost)
 
-    def again(self, sides: Sides) -> dict[int, str]:
+    def again(self, sides: Versions) -> dict[int, str]:
         """The seeds whose runs should be repeated, and why; empty if there is no champion to compare with, or no look
         left."""
         champion, baseline, candidate = sides

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from canary_mlflow.errors import UsageError
 from canary_mlflow.ledger.clock import settled
 from canary_mlflow.ledger.rows import Kind, Row, facts_of
-from canary_mlflow.reports.figures import count
+from gates.model.wording import counted
 
 DAY = len("2026-11-21")
 
@@ -56,7 +56,7 @@ def line(row: Row, *, place: bool = False) -> str:
     name = f"{row.workspace}/{row.model}" if place else row.model
     if row.kind == Kind.SESSION:
         runs = facts.get("runs")
-        what = f"session {row.alias}" + (f", {count(len(runs), 'run')}" if isinstance(runs, dict) else "")
+        what = f"session {row.alias}" + (f", {counted(len(runs), 'run')}" if isinstance(runs, dict) else "")
         return f"{row.seq:>5}  {when}  {row.kind:<9} {row.word:<12} {name} {what}, by {facts.get('actor', '')}"
     about = f"{name} version {row.version}" if row.version else name or "the ledger"
     if row.kind == Kind.PRUNE and not row.version:

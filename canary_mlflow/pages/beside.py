@@ -13,7 +13,7 @@ from gates.facts.differences import GROUPS, WORKLOAD
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sides:
+class Compared:
     """Two sides: their names, what both recorded, and the groups that they did not both record."""
 
     baseline: str
@@ -34,7 +34,7 @@ class Sides:
 
 def sides_of(
     tracking: str, reference: tuple[str, Sequence[str]], others: Sequence[tuple[str, Sequence[str]]]
-) -> list[Sides]:
+) -> list[Compared]:
     """The reference beside each of the others, each given as a name and run ids. One without runs is left out."""
     ids = [*reference[1], *(run_id for _, runs in others for run_id in runs)]
     with reading(tracking) as connection:
@@ -48,5 +48,5 @@ def sides_of(
             groups = side_by_side(left, right)
             compared = {group.name for group in groups} | {WORKLOAD}
             unknown = [group for group in GROUPS if group not in compared]
-            found.append(Sides(baseline=reference[0], candidate=name, groups=groups, unknown=unknown))
+            found.append(Compared(baseline=reference[0], candidate=name, groups=groups, unknown=unknown))
     return found

@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from canary_mlflow.pages.beside import Sides, sides_of
+from canary_mlflow.pages.beside import Compared, sides_of
 from canary_mlflow.pages.curves import OVERLAP, as_json, drawn_series, mean_curve
 from canary_mlflow.pages.departures import away, reference_of
 from canary_mlflow.pages.facts import children_of, read_facts, read_params
@@ -47,7 +47,7 @@ class SessionPage:
     panels: Sequence[Panel]
     others: Sequence[str]
     targets: Mapping[str, float | None]
-    beside: Sequence[Sides] = field(default=())
+    beside: Sequence[Compared] = field(default=())
 
     @property
     def running(self) -> bool:
@@ -136,7 +136,7 @@ def panel_of(name: str) -> Panel:
 
 def beside_of(
     tracking: str, runs: Sequence[Shown], reference: Champion, heads: Sequence[RunFacts], *, compare: bool
-) -> list[Sides]:
+) -> list[Compared]:
     """What differs from the reference and what is equal, for each other side."""
     if not reference.run_ids:
         return []

@@ -12,7 +12,7 @@ from gates.model.policy import Bootstrap, Policy
 from gates.model.records import Run, Version
 from gates.model.sides import candidate_side, planned
 from gates.model.verdict import Outcome, ReasonCode, Verdict
-from gates.model.wording import runs
+from gates.model.wording import counted
 from gates.top_up import champion_runs
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def holds_of(
         needed, have = champion_runs(policy, baseline, candidate), planned(candidate_side(candidate).finished)
         if have < needed:
             like = f", as version {champion} has" if needed > policy.min_baseline_runs else ""
-            reason = f"it has {runs(have)}, a champion needs {needed}{like}"
+            reason = f"it has {counted(have, 'run')}, a champion needs {needed}{like}"
             holds.append(Hold(by=HeldBy.RUNS, reason=reason, runs=needed))
     return tuple(holds)
 

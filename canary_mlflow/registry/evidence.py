@@ -26,7 +26,7 @@ PARENTS = {"revisions": "a comparison of two revisions", "sweep": "a sweep"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
+class NamedEvidence:
     """One side of a comparison: its runs, its name, and the tier under which it was made (empty if unknown)."""
 
     label: str
@@ -34,7 +34,7 @@ class Side:
     tier: str
 
 
-def find_evidence(client: MlflowClient, text: str) -> Side:
+def find_evidence(client: MlflowClient, text: str) -> NamedEvidence:
     """The side that `text` names: a run id, a session id, MODEL/VERSION, MODEL@alias, or the last two after models:/.
 
     Raises NoSuchRun, NoSuchModel, NoSuchVersion, or UsageError for an alias that names nothing.
@@ -60,11 +60,11 @@ def aliased(client: MlflowClient, model: str, alias: str) -> str:
     return str(number)
 
 
-def version_side(client: MlflowClient, model: str, version: str) -> Side:
+def version_side(client: MlflowClient, model: str, version: str) -> NamedEvidence:
     """A model version: its session's runs."""
     found = find_version(client, model, version)
     number = str(found.version)
-    return Side(
+    return NamedEvidence(
         label=f"{model} version {number}",
         evidence=read_version(client, model, number),
         tier=tier_of(client, model, number),
@@ -83,7 +83,7 @@ def champion_runs(client: MlflowClient, model: str) -> list[str]:
     return [run.info.run_id for run in children if run.data.tags.get("canary.role") == "run"]
 
 
-def champion_beside(client: MlflowClient, side: Side) -> list[str]:
+def champion_beside(client: MlflowClient, side: NamedEvidence) -> list[str]:
     """The runs of the champion of a side's model, without the side's own; empty if it has no model, or no champion."""
     own, model = [run.run_id for run in side.evidence.runs], side.evidence.model
     if own and not model:  # a single run: its session knows
@@ -104,7 +104,7 @@ def tier_of(client: MlflowClient, model: str, version: str) -> str:
     return tags_of(client, run_id).get("canary.tier", "") if run_id else ""
 
 
-def run_side(client: MlflowClient, run_id: str) -> Side:
+def run_side(client: MlflowClient, run_id: str) -> NamedEvidence:
     """A session (all its runs) or a single run. Raises UsageError for a parent of several sessions, a profile, or a run
     that only others wrote to, as without the callback's tags it would read as broken off."""
     tags = tags_of(client, run_id)
@@ -125,7 +125,7 @@ def run_side(client: MlflowClient, run_id: str) -> Side:
     tiers = (tags_of(client, run.run_id).get("canary.tier", "") or run.workload.get("tier", "") for run in runs[:1])
     tier = tags.get("canary.tier", "") or next(tiers, "")
     kind = "session" if session else "run"
-    return Side(
+    return NamedEvidence(
         label=f"{kind} {run_id}",
         evidence=Version(model=tags.get("canary.model_name", ""), version=None, runs=runs),
         tier=tier,

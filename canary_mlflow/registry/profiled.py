@@ -23,7 +23,7 @@ PROFILED_TAG = "canary.profiled"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
+class ProfileTarget:
     """What a user named: its runs, and those of its model's champion, without the subject's own."""
 
     label: str
@@ -31,12 +31,12 @@ class Subject:
     champion: Sequence[str]
 
 
-def find_subject(client: MlflowClient, text: str) -> Subject:
+def find_profile_target(client: MlflowClient, text: str) -> ProfileTarget:
     """The subject that `text` names, as for registry.evidence; for a profile, what it is the profile of. Raises
     UsageError, NoSuchRun."""
     side = find_evidence(client, repeated_by(client, text) or text)
     runs = [run.run_id for run in side.evidence.runs]
-    return Subject(label=side.label, runs=runs, champion=champion_beside(client, side))
+    return ProfileTarget(label=side.label, runs=runs, champion=champion_beside(client, side))
 
 
 def repeated_by(client: MlflowClient, text: str) -> str:

@@ -18,7 +18,7 @@ from gates.facts.differences import recipe
 from gates.model.policy import Policy
 from gates.model.records import Version
 from gates.model.sides import candidate_side
-from gates.model.wording import listed, runs
+from gates.model.wording import counted, listed
 
 if TYPE_CHECKING:
     from canary_mlflow.registry.promotion import Standing
@@ -127,7 +127,7 @@ def looks_before(session_id: str | None, judged: Sequence[Row], now: set[str]) -
         verdict = row.facts.get("verdict") or {}
         had = frozenset(verdict.get("candidate_runs") or ())
         if row.facts.get("session") == session_id and verdict.get("look") is None and had != now:
-            sets[had] = f"its own {runs(len(had))}: {row.word}"
+            sets[had] = f"its own {counted(len(had), 'run')}: {row.word}"
     return list(sets.values())
 
 

@@ -11,8 +11,7 @@ from canary_mlflow.policies import load_policy, option_names
 from gates import Policy, Run
 from gates.calibration import UPPER, MetricSpread, Resplits, resolvable, uncertainty
 from gates.model.rules import MetricRule, Scale
-from gates.model.wording import figure, quantity
-from gates.model.wording import runs as runs_in_words
+from gates.model.wording import counted, figure, quantity
 from gates.stats.power import as_change
 
 RESOLVING = (5, 3)
@@ -54,7 +53,7 @@ def _few(spreads: Sequence[MetricSpread]) -> list[str]:
     if least is None or times <= VAGUE:
         return []
     return [
-        f"{runs_in_words(least.runs)} leave a spread uncertain: the true one may be {times:.1f} times "
+        f"{counted(least.runs, 'run')} leave a spread uncertain: the true one may be {times:.1f} times "
         f"as large ({_LEVEL} upper bound), with five runs of one session {uncertainty(4):.1f} times"
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gates.model import wording
+from gates.model.wording import counted as counted  # for training/, which may not import gates
 
 NOTHING = "-"
 
@@ -29,8 +30,3 @@ def interval(low: float | None, high: float | None, *, relative: bool, unit: str
 def limit(margin: float | None, *, relative: bool, unit: str, both: bool) -> str:
     """The largest tolerated change with its direction, or with both directions if it holds both ways."""
     return NOTHING if margin is None else wording.limit(margin, relative, unit, both)
-
-
-def count(things: int, noun: str) -> str:
-    """`1 run`, `3 runs`."""
-    return f"{things} {noun}" if things == 1 else f"{things} {noun}s"

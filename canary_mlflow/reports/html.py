@@ -51,7 +51,7 @@ def template() -> Template:
     made.globals |= {
         "quantity": figures.quantity,
         "change": figures.change,
-        "count": figures.count,
+        "count": figures.counted,
         "sentence": wording.sentence,
         "unit_of": lambda name: METRICS[name].unit if name in METRICS else "",
         "tone": tone,
@@ -116,4 +116,4 @@ def described(chart: Chart) -> str:
     """A chart in words, for readers who cannot see it."""
     runs = list(dict.fromkeys(curve.run for curve in chart.curves))
     ends = [f"{curve.run} from {figure(curve.values[0])} to {figure(curve.values[-1])}" for curve in chart.curves[:4]]
-    return f"{chart.title} over the steps of {figures.count(len(runs), 'run')}: {'; '.join(ends)}"
+    return f"{chart.title} over the steps of {figures.counted(len(runs), 'run')}: {'; '.join(ends)}"

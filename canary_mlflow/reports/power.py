@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from canary_mlflow.reports.calibration import amount
-from canary_mlflow.reports.figures import count
 from gates import MetricRule, Policy
 from gates.model.priors import Prior
 from gates.model.rules import Scale
 from gates.model.summaries import SUMMARIES
+from gates.model.wording import counted
 from gates.stats.power import Chances, level
 
 SOURCES = {
@@ -49,7 +49,7 @@ def lines(table: Sequence[Chances], policy: Policy, rule: MetricRule, known: Kno
         part, whole = (f"{100 * share:.2g} %" for share in (level(policy, rule), policy.alpha_block))
         yield (
             f"BLOCK at the {part} level: this rule's share of {whole}, which it divides with "
-            f"{count(others, 'other rule')} that may block; larger where runs lack some of their metrics"
+            f"{counted(others, 'other rule')} that may block; larger where runs lack some of their metrics"
         )
     if rule.role == "advisory":
         yield f"{rule.name} is advisory in this policy: it never blocks"

@@ -81,7 +81,7 @@ def layers(study: Study, *, full: bool) -> Iterator[str]:
 def memory(study: Study) -> Iterator[str]:
     """Peak memory by algorithm."""
     for one in study.memory.peaks:
-        yield f"{one.algo.upper()}: peak {figures.quantity(one.median, 'MiB')} ({figures.count(one.runs, 'run')})"
+        yield f"{one.algo.upper()}: peak {figures.quantity(one.median, 'MiB')} ({figures.counted(one.runs, 'run')})"
     yield from study.memory.said
 
 

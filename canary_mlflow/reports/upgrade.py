@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from canary_mlflow.reports.facts import differing
-from canary_mlflow.reports.figures import count
-from canary_mlflow.upgrading.upgrade import Culprit, Default, Plan, Upgrade
+from canary_mlflow.upgrading.upgrade import Culprit, Default, PackageSets, Upgrade
 from gates.facts.check import said
-from gates.model.wording import listed
+from gates.model.wording import counted, listed
 
 SHOWN = 5
 
@@ -51,8 +50,8 @@ def spent(found: Upgrade) -> str:
     kept, made = sum(bool(one.get("known")) for one in found.probes), found.environments
     before = f" ({kept} kept from before)" if kept else ""
     return (
-        f"{count(len(found.probes), 'training')}, {found.seconds / 60:.1f} minutes{before}; "
-        f"{count(made.built, 'environment')} built in {made.seconds / 60:.1f} minutes, {made.reused} reused"
+        f"{counted(len(found.probes), 'training')}, {found.seconds / 60:.1f} minutes{before}; "
+        f"{counted(made.built, 'environment')} built in {made.seconds / 60:.1f} minutes, {made.reused} reused"
     )
 
 
@@ -81,12 +80,12 @@ def _defaults(defaults: Sequence[Default]) -> Iterator[str]:
         yield f"  and {len(defaults) - SHOWN} more defaults"
 
 
-def planned(plan: Plan, minutes: float, there: int) -> Iterator[str]:
+def planned(plan: PackageSets, minutes: float, there: int) -> Iterator[str]:
     """What a dry run says. `minutes`: for one environment. `there`: environments that already exist."""
     if not plan.changes:
         yield "Nothing to do: these packages are at hand already; no environment and no training."
         return
-    yield f"{count(len(plan.changes), 'package')} would move: {', '.join(map(str, plan.changes))}"
+    yield f"{counted(len(plan.changes), 'package')} would move: {', '.join(map(str, plan.changes))}"
     probes = 2 + most_probes(len(plan.changes))
     yield (
         f"2 environments first ({there} of them there already), about {2 * minutes:.0f} minutes; if it blocks up to "

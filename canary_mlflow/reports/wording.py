@@ -184,8 +184,8 @@ def evidence_note(decision: Decision) -> str:
 def runs_note(decision: Decision) -> str:
     """`3 candidate runs against 3 baseline runs, policy smoke`."""
     verdict = decision.verdict
-    runs = figures.count(len(verdict.candidate_runs), "candidate run")
-    against = f" against {figures.count(len(verdict.baseline_runs), 'baseline run')}" if verdict.baseline_runs else ""
+    runs = figures.counted(len(verdict.candidate_runs), "candidate run")
+    against = f" against {figures.counted(len(verdict.baseline_runs), 'baseline run')}" if verdict.baseline_runs else ""
     return f"{runs}{against}, policy {verdict.policy.get('name', '?')}"
 
 
@@ -201,7 +201,7 @@ def advice_note(decision: Decision, *, names: bool) -> str:
             groups[WORSE if is_worse(decision, check) else "undecided"].append(check.metric)
     said = [f"{words}: {', '.join(found) if names else len(found)}" for words, found in groups.items() if found]
     if passed := sum(check.outcome is CheckOutcome.PASS for check in checks):
-        said.append(f"ok: {figures.count(passed, 'metric')}")
+        said.append(f"ok: {figures.counted(passed, 'metric')}")
     return "; ".join(said)
 
 

@@ -32,7 +32,7 @@ class Symptom:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class Diagnosis:
     """What a set of packages does differently. `suspects`: what seems to cost more, in too few repetitions to
     know. `work`: a material difference in the work of a step, the most telling first. `besides`: what is logged
     otherwise and is no harm by itself. `open`: why nothing can be told, in a clause; '' if it can."""
@@ -59,17 +59,21 @@ class Finding:
         return not {one.key for one in self.symptoms}.isdisjoint(one.key for one in others)
 
 
-def compare(baseline: Sequence[Probe], candidate: Sequence[Probe]) -> Finding:
+def compare(baseline: Sequence[Probe], candidate: Sequence[Probe]) -> Diagnosis:
     """What the candidate's first probe shows against the baseline's. The others are repetitions: of the baseline, to
     see what is not reproducible, as in a script without a seed, and tells nothing; of both, to know what they cost."""
     before, now = baseline[0], candidate[0]
     if before.ended:
-        return Finding(symptoms=(), differences=(), open=f"the command fails with the packages at hand: {before.ended}")
+        return Diagnosis(
+            symptoms=(), differences=(), open=f"the command fails with the packages at hand: {before.ended}"
+        )
     crash = (Symptom(key=f"{CRASH}:{now.kind}", said=now.ended),) if now.ended else ()
     if crash and not (before.runs and now.runs):
-        return Finding(symptoms=crash, differences=())
+        return Diagnosis(symptoms=crash, differences=())
     if not before.runs or not now.runs:
-        return Finding(symptoms=(), differences=(), open="it recorded no run; expected CanaryCallback in the training")
+        return Diagnosis(
+            symptoms=(), differences=(), open="it recorded no run; expected CanaryCallback in the training"
+        )
     again = [run for probe in baseline[1:] for run in probe.runs]
     runs = (*before.runs, *again)
     facts = _facts(before.runs, again, now.runs)
@@ -78,7 +82,7 @@ def compare(baseline: Sequence[Probe], candidate: Sequence[Probe]) -> Finding:
     did = [] if crash else _did_otherwise(baseline, now)
     dear = () if crash else _costs(baseline, candidate)
     known = min(len(baseline), len(candidate)) >= REPEATS
-    return Finding(
+    return Diagnosis(
         symptoms=(
             *crash,
             *symptoms,

@@ -16,7 +16,7 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.upgrading import environments, old_defaults, orphans
 from canary_mlflow.upgrading.accounts import COSTS, REPEATS
 from canary_mlflow.upgrading.bisecting import Answer, first_bad, smallest
-from canary_mlflow.upgrading.judging import CRASH, Finding, compare
+from canary_mlflow.upgrading.judging import CRASH, Diagnosis, compare
 from canary_mlflow.upgrading.pins import Change, Pins, Unresolvable, lock, moved
 from canary_mlflow.upgrading.probing import MISUSED, Probe, Prober
 from canary_mlflow.upgrading.uv import Unbuildable, pip_environment
@@ -42,7 +42,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class PackageSets:
     """Both sets of packages and what moves between them."""
 
     before: Pins
@@ -99,7 +99,7 @@ class Upgrade:
 
     outcome: str  # PASS, BLOCK, INCONCLUSIVE
     changes: tuple[Change, ...]
-    finding: Finding
+    finding: Diagnosis
     culprit: Culprit | None = None
     defaults: tuple[Default, ...] = ()
     probes: tuple[dict[str, Any], ...] = ()  # each set that was tried, in order
@@ -116,7 +116,7 @@ class Upgrade:
         return {**asdict(self), "exit_code": self.exit_code}
 
 
-def plan(at_hand: Pins, asked: Pins, *, whole: bool) -> Plan:
+def plan(at_hand: Pins, asked: Pins, *, whole: bool) -> PackageSets:
     """Both sets, locked. `whole`: `asked` is a whole set (a lock file), of which only what is at hand counts: the rest
     follows. Raises UsageError, Unresolvable, CanaryError."""
     before = dict(at_hand)
@@ -124,23 +124,23 @@ def plan(at_hand: Pins, asked: Pins, *, whole: bool) -> Plan:
     if not exact:
         raise Unresolvable("none of the packages asked for is installed here")
     if not moved({name: before.get(name, "") for name in exact}, exact):
-        return Plan(before=before, now=before)
-    return Plan(before=before, now=lock(exact, before, before))
+        return PackageSets(before=before, now=before)
+    return PackageSets(before=before, now=lock(exact, before, before))
 
 
 @dataclass
 class Trial:
     """The probes of one upgrade."""
 
-    plan: Plan
+    plan: PackageSets
     prober: Prober
     say: Say
     tried: list[dict[str, Any]] = field(default_factory=list)
     baseline: tuple[Probe, ...] = ()  # and once more where something blocks, twice where something costs more
     order: list[str] = field(default_factory=list)  # the packages that move, the likeliest culprit first
-    _answers: dict[str, Finding | str] = field(default_factory=dict)
+    _answers: dict[str, Diagnosis | str] = field(default_factory=dict)
 
-    def judged(self, pins: Pins, what: str, *, costs: bool = True, prober: Prober | None = None) -> Finding:
+    def judged(self, pins: Pins, what: str, *, costs: bool = True, prober: Prober | None = None) -> Diagnosis:
         """A set beside the baseline. What seems to cost more is tried again, in turn with the baseline, if `costs`."""
         candidate = self.probe(pins, what, prober)
         finding = compare(self.baseline, [candidate])
@@ -154,7 +154,7 @@ class Trial:
             more.append(self.probe(pins, f"{what}, for its costs ({at} of {REPEATS - 1})", prober, repeat=at))
         return compare(self.baseline, more)
 
-    def confirmed(self, finding: Finding) -> Finding:
+    def confirmed(self, finding: Diagnosis) -> Diagnosis:
         """What blocks and does so a second time: what a training shows now and then would be laid on a package. Costs
         were repeated already."""
         if not finding.blocks or dear(finding):
@@ -196,13 +196,13 @@ class Trial:
             seconds=round(sum(float(one["building"]) for one in self.tried), 1),
         )
 
-    def finding(self, moves: Sequence[Change], what: str, wanted: Finding) -> Finding | str:
+    def finding(self, moves: Sequence[Change], what: str, wanted: Diagnosis) -> Diagnosis | str:
         """What moving these packages alone does; why that cannot be tried, as text. Costs count where they are what is
         looked for."""
         try:
             pins = self.set_of(moves)
             if not moved(self.plan.before, pins):  # the newest release, tried for one that goes back, may be at hand
-                return Finding(symptoms=(), differences=())
+                return Diagnosis(symptoms=(), differences=())
             key = environments.key_of(pins)
             if key not in self._answers:
                 self._answers[key] = self.judged(pins, what, costs=dear(wanted))
@@ -237,7 +237,7 @@ class Trial:
     def carry_out(self, *, bisect: bool = True, releases: bool = True) -> Upgrade:
         """Both ends; then, where the candidate blocks, which package it is, and since which of its `releases`."""
         if not self.plan.changes:
-            return Upgrade(outcome="PASS", changes=(), finding=Finding(symptoms=(), differences=()))
+            return Upgrade(outcome="PASS", changes=(), finding=Diagnosis(symptoms=(), differences=()))
         self.baseline = (self.probe(self.plan.before, "the packages at hand"),)
         finding = compare(self.baseline, self.baseline)  # a command that fails or records nothing need not go on
         if finding.open:  # tried again the next time: whoever reads this mends something
@@ -255,7 +255,7 @@ class Trial:
         spent = sum(float(one["seconds"]) for one in self.tried)
         return replace(result, probes=tuple(self.tried), seconds=round(spent, 1), environments=self.used())
 
-    def culprit(self, finding: Finding, *, releases: bool) -> Culprit:
+    def culprit(self, finding: Diagnosis, *, releases: bool) -> Culprit:
         """The smallest set of packages that shows the symptom, and the release of a single one."""
         order = likeliest(finding, self.plan.changes)
         self.order = [one.name for one in order]
@@ -272,7 +272,7 @@ class Trial:
         single = len(packages) == 1 and packages[0].before and packages[0].now
         return self.release(found, finding) if single and releases else found
 
-    def unexplained(self, packages: Sequence[Change], finding: Finding) -> tuple[str, ...]:
+    def unexplained(self, packages: Sequence[Change], finding: Diagnosis) -> tuple[str, ...]:
         """The symptoms that these packages alone do not show; none where they are all that move."""
         if len(packages) == len(self.order):
             return ()
@@ -282,7 +282,7 @@ class Trial:
         shown = {one.key for one in found.symptoms}
         return tuple(one.said for one in finding.symptoms if one.key not in shown)
 
-    def answer(self, found: Finding | str, wanted: Finding) -> Answer:
+    def answer(self, found: Diagnosis | str, wanted: Diagnosis) -> Answer:
         """BAD where it has a symptom of the candidate's; a failure of another kind says nothing."""
         if isinstance(found, str) or found.open:
             return Answer.UNTESTABLE
@@ -290,7 +290,7 @@ class Trial:
             return Answer.BAD
         return Answer.UNTESTABLE if any(one.key.startswith(CRASH) for one in found.symptoms) else Answer.GOOD
 
-    def release(self, found: Culprit, finding: Finding) -> Culprit:
+    def release(self, found: Culprit, finding: Diagnosis) -> Culprit:
         """The first bad release of the package, and whether the newest one is fine again."""
         (package,) = found.packages
         known = known_releases(package.name)
@@ -310,14 +310,14 @@ class Trial:
             found, release=first.now, good_release=good, fixed_in=fixed, skipped=tuple(one.now for one in skipped)
         )
 
-    def newest_is_fine(self, package: Change, newest: str, finding: Finding) -> str:
+    def newest_is_fine(self, package: Change, newest: str, finding: Diagnosis) -> str:
         """The newest release, where it is later than the one asked for and does not show it any more."""
         if _order(newest) <= _order(package.now):
             return ""
         one = replace(package, now=newest)
         return newest if self.answer(self.finding([one], str(one), finding), finding) is Answer.GOOD else ""
 
-    def defaults(self, finding: Finding) -> tuple[Default, ...]:
+    def defaults(self, finding: Diagnosis) -> tuple[Default, ...]:
         """What flipped, and the fewest of it that explain what blocks when they are set back to their old values."""
         flipped = list(map(_default, finding.flipped))
         known = [one for one in flipped if bare(one.key).startswith("arguments.") and one.before != ABSENT]
@@ -328,7 +328,7 @@ class Trial:
         explains = {Answer.BAD: True, Answer.GOOD: False, Answer.UNTESTABLE: None}[together]
         return tuple(replace(one, explains=explains and one in guilty) if one in known else one for one in flipped)
 
-    def set_back(self, some: Sequence[Default], finding: Finding) -> Answer:
+    def set_back(self, some: Sequence[Default], finding: Diagnosis) -> Answer:
         """BAD where these defaults are it: the candidate's packages with the old values block no more."""
         old = {one.name: json_or_text(one.before) for one in some}
         given = {old_defaults.GIVEN: json.dumps(old, sort_keys=True)}
@@ -339,12 +339,12 @@ class Trial:
         return Answer.GOOD if other.shows(finding.symptoms) else Answer.BAD
 
 
-def dear(finding: Finding) -> bool:
+def dear(finding: Diagnosis) -> bool:
     """Whether it blocks for what it costs."""
     return any(one.key in COSTS for one in finding.symptoms)
 
 
-def outcome_of(finding: Finding) -> str:
+def outcome_of(finding: Diagnosis) -> str:
     """PASS where every fact is equal or differs by rounding alone, BLOCK where one is shown to be worse."""
     if finding.blocks:
         return "BLOCK"
@@ -352,7 +352,7 @@ def outcome_of(finding: Finding) -> str:
     return "INCONCLUSIVE" if finding.open or differs else "PASS"
 
 
-def likeliest(finding: Finding, changes: Sequence[Change]) -> list[Change]:
+def likeliest(finding: Diagnosis, changes: Sequence[Change]) -> list[Change]:
     """What moved, the package first that a traceback lies in, then by the kind of fact, then by experience."""
     said = " ".join(one.said for one in finding.symptoms)
     named = [found[1] for found in CHAINED.finditer(said)]

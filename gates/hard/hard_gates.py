@@ -16,7 +16,7 @@ from gates.model.policy import Policy
 from gates.model.records import WITHIN_NOISE, Run, Version
 from gates.model.sides import CRASHES, Side, as_a_candidate
 from gates.model.verdict import Check, CheckOutcome, ReasonCode, hard_check, open_check
-from gates.model.wording import listed, runs
+from gates.model.wording import counted, listed
 
 _COUNT = "nonfinite"
 _NEVER_NAN = metrics_with("never_nan")
@@ -177,7 +177,7 @@ def _unless_broken_off(check: Check, side: Side, baseline: Version | None) -> Ch
     if not broken:
         return check
     said = listed(list(dict.fromkeys(run.failure_reason or "no end was recorded" for run in broken)), 2)
-    reason = f"{len(broken)} of {runs(len(side.runs), 'candidate')} failed ({said}), {_by_what(broken)}"
+    reason = f"{len(broken)} of {counted(len(side.runs), 'candidate run')} failed ({said}), {_by_what(broken)}"
     return open_check(check.metric, reason, ReasonCode.BROKEN_OFF)
 
 

@@ -151,3 +151,13 @@ def listed(reader: Reader) -> Reader:
         return tuple(reader(f"{path}[{place}]", item) for place, item in enumerate(value))
 
     return read
+
+
+def overlaid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """The mapping `below` with the values in `above` put over it, mapping by mapping."""
+    found = dict(below)
+    for key, value in above.items():
+        old = found.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        found[key] = overlaid(old, value) if both else value  # type: ignore[arg-type]
+    return found

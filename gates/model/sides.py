@@ -14,8 +14,7 @@ from gates.model.bound import Bound, all_host_bound
 from gates.model.metrics import METRICS, RECORDINGS, metrics_with
 from gates.model.records import Run, Version
 from gates.model.verdict import Check, Difference, ReasonCode, open_check
-from gates.model.wording import called, listed
-from gates.model.wording import runs as runs_in_words
+from gates.model.wording import called, counted, listed
 
 LATE = 0.9
 """Share of a run that an evaluation must reach: with eval_steps=200 of 500 the last one stands at 400, and knows
@@ -265,4 +264,4 @@ def obstacles(baseline: Version | None, left: Side, right: Side, made: tuple[Run
 def _no_evidence(name: str, side: Side) -> str:
     if not side.runs:
         return f"the {name} has no runs"
-    return f"none of the {name}'s {runs_in_words(len(side.runs))} is evidence ({listed(side.left_out)})"
+    return f"none of the {name}'s {counted(len(side.runs), 'run')} is evidence ({listed(side.left_out)})"

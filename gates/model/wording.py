@@ -72,9 +72,9 @@ def told_apart(before: float, now: float) -> str:
     return next((f"{here} → {there}" for here, there in pairs if here != there), "")
 
 
-def runs(count: int, side: str = "") -> str:
-    """'1 run', '3 candidate runs'."""
-    return " ".join(part for part in (str(count), side, "run" if count == 1 else "runs") if part)
+def counted(things: int, noun: str) -> str:
+    """`1 run`, `3 candidate runs`."""
+    return f"{things} {noun}" if things == 1 else f"{things} {noun}s"
 
 
 def called(run_id: str, seed: int | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gates.watch.policy import RowRules
-from gates.watch.warning import Detector, Finding, Level
+from gates.watch.warning import Detection, Detector, Level
 
 
 class Alarm:
@@ -23,7 +23,7 @@ class Alarm:
         self._said = 0
         self._silent = self._held = 0
 
-    def note(self, finding: Finding | None) -> Finding | None:
+    def note(self, finding: Detection | None) -> Detection | None:
         """Take what the detector found at one row; returns what is to be said."""
         if finding is None:
             self._held = 0
@@ -40,7 +40,7 @@ class Alarm:
         if self._held == self._hold and finding.level is Level.CRITICAL and self._said < Level.STOP:
             self._said = Level.STOP
             self.held_stop = True
-            return Finding(Level.STOP, f"CRITICAL for {self._hold} rows: {finding.seen}")
+            return Detection(Level.STOP, f"CRITICAL for {self._hold} rows: {finding.seen}")
         if finding.level > self._said:
             self._said = finding.level
             return finding

@@ -15,7 +15,7 @@ from gates.model.records import Series
 from gates.model.rules import Scale
 from gates.model.wording import figure
 from gates.watch.policy import BandRules, Harm, RowRules, StreamRule
-from gates.watch.warning import Detector, Finding, Level
+from gates.watch.warning import Detection, Detector, Level
 
 _SMOOTH = 11  # steps whose spreads are pooled: three runs at one step estimate the spread badly
 _LEAP_CHANGE = 0.5  # share of the change that matters, which a single row needs
@@ -114,7 +114,7 @@ class BandDeviation(Detector):
         self._height = 0.0
         self._recent: deque[float] = deque(maxlen=rows.window)
 
-    def update(self, step: int, value: float) -> Finding | None:
+    def update(self, step: int, value: float) -> Detection | None:
         band = self._band
         at = bisect_left(band.steps, step)
         if at == len(band.steps) or band.steps[at] != step:
@@ -133,7 +133,7 @@ class BandDeviation(Detector):
         if level is None:
             return None
         usual = math.exp(centre) if self._log else centre
-        return Finding(level, f"{figure(value)}, where {band.runs} runs of the champion had {figure(usual)}")
+        return Detection(level, f"{figure(value)}, where {band.runs} runs of the champion had {figure(usual)}")
 
     def _centre(self, at: int, scaled: float) -> float:
         """What the run is measured by: the beginnings of the champion's runs, until it has come most of their way."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gates.model.wording import figure
-from gates.watch.warning import Detector, Finding, Level
+from gates.watch.warning import Detection, Detector, Level
 
 # The streams that can have a limit; entropy is the only one that must not fall below its limit.
 CEILINGS = ("kl", "entropy", "grad_norm", "reward_std", "kl_target_error")
@@ -26,7 +26,7 @@ class Ceiling(Detector):
         self._rows = self._broken = self._inside = 0
         self._off = False
 
-    def update(self, step: int, value: float) -> Finding | None:
+    def update(self, step: int, value: float) -> Detection | None:
         if self._off:
             return None
         self._rows += 1
@@ -44,6 +44,6 @@ class Ceiling(Detector):
         if self._inside < _PERSIST:
             return None
         side = "below" if self.stream == "entropy" else "beyond"
-        return Finding(
+        return Detection(
             Level.CRITICAL, f"{figure(value)}, {side} the ceiling {figure(self._limit)} for {self._inside} rows"
         )

@@ -8,7 +8,7 @@ from collections import deque
 from gates.model.rules import Scale
 from gates.model.wording import figure
 from gates.watch.policy import DriftRules, Harm, RowRules, StreamRule
-from gates.watch.warning import Detector, Finding, Level
+from gates.watch.warning import Detection, Detector, Level
 
 _MEAN_TO_SD = 1.2533  # of a normal: standard deviation over mean absolute deviation
 _CUT_TO_SD = 1.37  # the same where deviations are cut at three standard deviations and follow a trend
@@ -55,7 +55,7 @@ class Drift(Detector):
         self._high = self._known = -math.inf  # the worst level so far, and before the best one
         self._centre = self._slope = self._sd = self._sd_start = self._least = self._best = self._height = 0.0
 
-    def update(self, step: int, value: float) -> Finding | None:
+    def update(self, step: int, value: float) -> Detection | None:
         if self._log:
             scaled = self._sign * math.log(value if value > self._floor else self._floor)
         else:
@@ -102,7 +102,7 @@ class Drift(Detector):
         self._sd = max(self._sd_start, self._least)
         self._burn.clear()
 
-    def _alarm(self) -> Finding | None:
+    def _alarm(self) -> Detection | None:
         level = sorted(self._recent)[len(self._recent) // 2]
         if level <= self._known:
             return None
@@ -112,14 +112,14 @@ class Drift(Detector):
         critical = self._height > self._limits[1] and change > self._critical
         if not critical and change <= self._change:
             return None
-        return Finding(Level.CRITICAL if critical else Level.WARN, self._seen(level))
+        return Detection(Level.CRITICAL if critical else Level.WARN, self._seen(level))
 
-    def _far_away(self) -> Finding | None:
+    def _far_away(self) -> Detection | None:
         level = sorted(self._recent)[len(self._recent) // 2]
         change = level - self._best
         if level <= self._known or change <= self._far or change <= _BEYOND * self._sd:
             return None
-        return Finding(Level.WARN, self._seen(level))
+        return Detection(Level.WARN, self._seen(level))
 
     def _seen(self, level: float) -> str:
         now, before = self._sign * level, self._sign * self._best

@@ -8,7 +8,7 @@ from collections import deque
 from gates.model.wording import figure
 from gates.watch.policy import FactRules
 from gates.watch.together import Outcome
-from gates.watch.warning import Detector, Finding, Level
+from gates.watch.warning import Detection, Detector, Level
 
 _BENIGN = 3  # rows without finite gradients that are no news, early in a run, after the first finite one
 
@@ -28,16 +28,16 @@ class NonFinite(Detector):
         self._rows = 0
         self._begun = False
 
-    def update(self, step: int, value: float) -> Finding | None:
+    def update(self, step: int, value: float) -> Detection | None:
         if math.isfinite(value):
             self._begun = True
             return None
         self._rows += 1
         early = not self._begun and self._rows <= self._start
-        return Finding(Level.WARN if early else self._level, f"is {value}")
+        return Detection(Level.WARN if early else self._level, f"is {value}")
 
-    def finish(self, completed: bool) -> Finding | None:
-        return Finding(self._level, f"no number in {self._rows} rows") if self._rows and not self._begun else None
+    def finish(self, completed: bool) -> Detection | None:
+        return Detection(self._level, f"no number in {self._rows} rows") if self._rows and not self._begun else None
 
 
 class NanGradients:
@@ -59,7 +59,7 @@ class NanGradients:
         self._row = self._inside = 0
         self._benign = _BENIGN
 
-    def update(self, step: int, value: float) -> Finding | None:
+    def update(self, step: int, value: float) -> Detection | None:
         self._row += 1
         bad = value > 0 if self._count and not math.isnan(value) else not math.isfinite(value)
         if not bad:
@@ -70,16 +70,16 @@ class NanGradients:
             return None
         what = f"not finite in {self._inside} rows in a row" if self._inside > 1 else "not finite"
         if self._inside >= self._rules.nan_gradient_rows:
-            return Finding(Level.STOP, what)
+            return Detection(Level.STOP, what)
         if self._row <= self._start and self._benign:
             self._benign -= 1
             return None
-        return Finding(Level.WARN, what)
+        return Detection(Level.WARN, what)
 
-    def finish(self, completed: bool) -> Finding | None:
+    def finish(self, completed: bool) -> Detection | None:
         """A run that ends within the search never found a scale."""
         lost = self._inside >= self._rules.nan_gradient_rows
-        return Finding(Level.STOP, f"not finite in the last {self._inside} rows") if lost else None
+        return Detection(Level.STOP, f"not finite in the last {self._inside} rows") if lost else None
 
 
 class ZeroLoss:
@@ -99,7 +99,7 @@ class ZeroLoss:
         self._zeros = 0
         self._recent: deque[float] = deque(maxlen=5)
 
-    def update(self, step: int, value: float) -> Finding | None:
+    def update(self, step: int, value: float) -> Detection | None:
         if value != 0.0:
             self._zeros = 0
             self._recent.append(value)
@@ -107,18 +107,18 @@ class ZeroLoss:
         self._zeros += 1
         return self._judge(self._rules.zero_loss_rows)
 
-    def finish(self, completed: bool) -> Finding | None:
+    def finish(self, completed: bool) -> Detection | None:
         return self._judge(min(2, self._rules.zero_loss_rows))
 
-    def _judge(self, rows: int) -> Finding | None:
+    def _judge(self, rows: int) -> Detection | None:
         if self._zeros < rows:
             return None
         if not self._recent:
-            return Finding(Level.STOP, f"exactly 0 in all {self._zeros} rows so far")
+            return Detection(Level.STOP, f"exactly 0 in all {self._zeros} rows so far")
         before = sorted(self._recent)[len(self._recent) // 2]
         if before <= self._rules.zero_loss_from or self._outcome.ahead:
             return None
-        return Finding(Level.STOP, f"exactly 0 in {self._zeros} rows in a row, {figure(before)} before")
+        return Detection(Level.STOP, f"exactly 0 in {self._zeros} rows in a row, {figure(before)} before")
 
 
 class Shrunk(Detector):
@@ -137,7 +137,7 @@ class Shrunk(Detector):
         self._recent: deque[float] = deque(maxlen=rules.capped_rows)
         self._longest = 0.0
 
-    def update(self, step: int, value: float) -> Finding | None:
+    def update(self, step: int, value: float) -> Detection | None:
         recent = self._recent
         recent.append(value)
         if len(recent) < (recent.maxlen or 0):
@@ -148,7 +148,7 @@ class Shrunk(Detector):
         if level > self._share * self._longest or self._outcome.ahead:
             return None
         seen = f"{figure(level)} tokens long (last {len(recent)} rows), {figure(self._longest)} before"
-        return Finding(Level.CRITICAL, seen)
+        return Detection(Level.CRITICAL, seen)
 
 
 class Capped(Detector):
@@ -169,7 +169,7 @@ class Capped(Detector):
         self._least = 1.0
         self._rows = 0
 
-    def update(self, step: int, value: float) -> Finding | None:
+    def update(self, step: int, value: float) -> Detection | None:
         self._rows += 1
         recent, rules = self._recent, self._rules
         recent.append(value)
@@ -180,14 +180,14 @@ class Capped(Detector):
             self._least = share
         if share >= rules.capped_share and self._least <= rules.capped_from:
             seen = f"{share:.0%} of the responses cut off (last {len(recent)} rows), {self._least:.0%} before"
-            return Finding(Level.CRITICAL, seen)
+            return Detection(Level.CRITICAL, seen)
         return self._always() if self._rows == self._stuck else None
 
-    def finish(self, completed: bool) -> Finding | None:
+    def finish(self, completed: bool) -> Detection | None:
         return self._always() if completed and self._rows >= self._rules.frozen_rows else None
 
-    def _always(self) -> Finding | None:
+    def _always(self) -> Detection | None:
         if self._least < self._rules.capped_share or self._outcome.ahead:
             return None
         seen = f"at least {self._least:.0%} of the responses cut off in all {self._rows} rows so far, no reward gained"
-        return Finding(Level.WARN, seen)
+        return Detection(Level.WARN, seen)

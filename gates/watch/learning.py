@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from gates.model.wording import figure
 from gates.watch.policy import FactRules
 from gates.watch.together import Outcome
-from gates.watch.warning import Finding, Level
+from gates.watch.warning import Detection, Level
 
 _SURE = 3.0  # standard errors that a mean must have moved: every sixth healthy run's reward falls by one, by luck
 # Of a normal: standard deviation over mean absolute difference of neighbours; error of a median over that of a mean.
@@ -30,7 +30,7 @@ class StaysZero:
         self._seen = 0
         self._over = False
 
-    def update(self, step: int, value: float) -> Finding | None:
+    def update(self, step: int, value: float) -> Detection | None:
         if self._over:
             return None
         if value:
@@ -39,13 +39,13 @@ class StaysZero:
         self._seen += 1
         return self._judge(self._rows)
 
-    def finish(self, completed: bool) -> Finding | None:
+    def finish(self, completed: bool) -> Detection | None:
         return None if self._over else self._judge(self._rows // 2)
 
-    def _judge(self, rows: int) -> Finding | None:
+    def _judge(self, rows: int) -> Detection | None:
         if self._seen < rows:
             return None
-        return Finding(self._level, f"exactly 0 in all {self._seen} rows so far")
+        return Detection(self._level, f"exactly 0 in all {self._seen} rows so far")
 
 
 def fell(early: Sequence[float], late: Sequence[float], sure: float = _SURE) -> bool:
@@ -81,7 +81,7 @@ class Flat:
         self._low, self._high = math.inf, -math.inf
         self._rows = 0
 
-    def update(self, step: int, value: float) -> Finding | None:
+    def update(self, step: int, value: float) -> Detection | None:
         self._late.append(value)
         self._rows += 1
         if value < self._low:
@@ -96,9 +96,9 @@ class Flat:
             return None
         if self._outcome.ahead or fell(self._early, self._late):
             return None
-        return Finding(Level.CRITICAL, f"{figure(self._low)} to {figure(self._high)} in all {self._rows} rows so far")
+        return Detection(Level.CRITICAL, f"{figure(self._low)} to {figure(self._high)} in all {self._rows} rows so far")
 
-    def finish(self, completed: bool) -> Finding | None:
+    def finish(self, completed: bool) -> Detection | None:
         rows, rules = self._rows, self._rules
         exactly = self._exactly(rules.frozen_rows // 2) if self._low == self._high else None
         if exactly is not None or not completed or rows < rules.frozen_rows or self._outcome.ahead:
@@ -108,11 +108,11 @@ class Flat:
         before, after = sorted(first)[size // 2], sorted(last)[size // 2]
         what = f"{figure(before)} at the start, {figure(after)} at the end of {rows} rows"
         if before > 0 and self._high - self._low < rules.flat_range * before and not fell(first, last):
-            return Finding(Level.CRITICAL, what)
+            return Detection(Level.CRITICAL, what)
         if before - after >= rules.no_gain * abs(before):
             return None
         # Only reported if a gain would have shown: a few small batches tell nothing.
-        return Finding(Level.WARN, what) if self._doubt(size) <= rules.no_gain_doubt * abs(before) else None
+        return Detection(Level.WARN, what) if self._doubt(size) <= rules.no_gain_doubt * abs(before) else None
 
     def _doubt(self, size: int) -> float:
         """Two standard errors of the difference between the medians of the first and the last `size` rows."""
@@ -124,10 +124,10 @@ class Flat:
         noise = _DIFF_TO_SD * sum(changes) / len(changes)
         return 2 * _MEDIAN * noise * math.sqrt(2 / size)
 
-    def _exactly(self, rows: int) -> Finding | None:
+    def _exactly(self, rows: int) -> Detection | None:
         if self._rows < rows or not self._low:  # exactly 0 has a rule of its own
             return None
-        return Finding(Level.STOP, f"exactly {figure(self._low)} in all {self._rows} rows so far")
+        return Detection(Level.STOP, f"exactly {figure(self._low)} in all {self._rows} rows so far")
 
 
 class NoGainInReward:
@@ -148,7 +148,7 @@ class NoGainInReward:
         self._late: deque[float] = deque(maxlen=rules.frozen_rows)
         self._rows = 0
 
-    def update(self, step: int, value: float) -> Finding | None:
+    def update(self, step: int, value: float) -> Detection | None:
         self._rows += 1
         if value > self._best:
             self._best = value
@@ -157,7 +157,7 @@ class NoGainInReward:
         self._late.append(value)
         return None
 
-    def finish(self, completed: bool) -> Finding | None:
+    def finish(self, completed: bool) -> Detection | None:
         rows, size = self._rows, self._rules.frozen_rows
         if not completed or rows < 2 * size:
             return None
@@ -170,7 +170,7 @@ class NoGainInReward:
             what = f"never moved: at most {figure(self._best)} at the start and at the end of {rows} rows"
         else:
             return None
-        return Finding(Level.WARN, what)
+        return Detection(Level.WARN, what)
 
     def _near(self, *levels: float) -> bool:
         return self._best - min(levels) <= self._rules.flat_range * abs(self._best)

@@ -10,7 +10,7 @@ from gates.model.wording import figure
 from gates.watch.learning import fell
 from gates.watch.policy import GainRules, RowRules
 from gates.watch.together import Outcome
-from gates.watch.warning import Detector, Finding, Level
+from gates.watch.warning import Detection, Detector, Level
 
 _DIFF_TO_SD = 0.886  # of a normal: standard deviation over mean absolute difference of neighbours
 _TURN_TO_SD = 0.512  # of independent values: standard deviation over mean absolute second difference
@@ -105,7 +105,7 @@ class GainLost:
         """Standard deviation of the level if rows are independent; no other estimate is smaller."""
         return self._share * self._noise.sd
 
-    def update(self, value: float) -> Finding | None:
+    def update(self, value: float) -> Detection | None:
         # In one piece: in a training this runs once a step, when the processor's cache holds nothing of it any more, so
         # each further function and attribute is read from memory.
         rows = self._rows = self._rows + 1
@@ -134,7 +134,7 @@ class GainLost:
             self._turn(level - 2 * levels[window] + levels[0])
         return None
 
-    def _judge(self, level: float) -> Finding | None:
+    def _judge(self, level: float) -> Detection | None:
         """What it means that the series stands at this level."""
         rules, fall, error = self._rules, level - self._past, self._wandering()
         if not error or fall <= max(rules.floor, rules.lost * (self._first - self._past)):
@@ -144,7 +144,7 @@ class GainLost:
         far -= 6.0 * math.log(max(self._rows / _MEMORY, 1.0))
         if far <= rules.noise**2:
             return None
-        return Finding(Level.CRITICAL if far > rules.critical_noise**2 else Level.WARN, self._seen(level))
+        return Detection(Level.CRITICAL if far > rules.critical_noise**2 else Level.WARN, self._seen(level))
 
     def _turn(self, bend: float) -> None:
         """Learn by how much the level turns by itself, from its distance to the line through the earlier ones."""
@@ -179,7 +179,7 @@ class RewardLost(GainLost):
 
     __slots__ = ()
 
-    def update(self, value: float) -> Finding | None:
+    def update(self, value: float) -> Detection | None:
         return super().update(-value)
 
     def _seen(self, level: float) -> str:
@@ -212,7 +212,7 @@ class BlowUp:
         """Whether the beginning is over: from here on the loss has a best level."""
         return self._rows >= self._rules.window + self._rules.min_rows and not self._above and not self._far_above
 
-    def update(self, value: float) -> Finding | None:
+    def update(self, value: float) -> Detection | None:
         rows = self._rows = self._rows + 1
         recent = self._recent
         recent.append(value)
@@ -235,7 +235,7 @@ class BlowUp:
             return None
         lost = max(far, further) > self._rules.critical_noise + _FEW_ROWS
         seen = f"at {figure(self._lowest)} in its first rows, is now at {figure(level)}"
-        return Finding(Level.CRITICAL if lost else Level.WARN, seen)
+        return Detection(Level.CRITICAL if lost else Level.WARN, seen)
 
 
 def _factors(level: float, start: float, least: float, error: float) -> float:
@@ -258,11 +258,11 @@ class LossRise(Detector):
         self._blow_up = BlowUp(rules, rows)
         self._begun = False  # whether the beginning is over
 
-    def update(self, step: int, value: float) -> Finding | None:
+    def update(self, step: int, value: float) -> Detection | None:
         self._noise.update(value)
         found = _worst(self._parts, value)
         if found is not None and self._outcome.falls:
-            found = Finding(Level.CRITICAL, f"{found.seen}, and the margin fell")
+            found = Detection(Level.CRITICAL, f"{found.seen}, and the margin fell")
         if self._begun:
             return found
         if self._blow_up.over:
@@ -286,7 +286,7 @@ class RewardFall(Detector):
         self.falls = self.gained = False
         outcome.rewards[stream] = self
 
-    def update(self, step: int, value: float) -> Finding | None:
+    def update(self, step: int, value: float) -> Detection | None:
         self._noise.update(value)
         found = _worst(self._parts, value)
         self._rows += 1
@@ -310,9 +310,9 @@ def _parts(kind: type[GainLost], rules: GainRules, noise: Noise) -> tuple[GainLo
     return short, kind(rules, 2 * rules.window, noise, short)
 
 
-def _worst(parts: tuple[GainLost, ...], value: float) -> Finding | None:
+def _worst(parts: tuple[GainLost, ...], value: float) -> Detection | None:
     """The worst that the parts find at this row."""
-    found: Finding | None = None
+    found: Detection | None = None
     for part in parts:
         new = part.update(value)
         if new is not None:
@@ -320,7 +320,7 @@ def _worst(parts: tuple[GainLost, ...], value: float) -> Finding | None:
     return found
 
 
-def _worse(one: Finding | None, other: Finding | None) -> Finding | None:
+def _worse(one: Detection | None, other: Detection | None) -> Detection | None:
     """The worse of two findings; the first if they are alike."""
     if other is None or (one is not None and one.level >= other.level):
         return one

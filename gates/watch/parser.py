@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from gates.model.fields import PolicyError, fields, mapping, readers, unknown
+from gates.model.fields import PolicyError, fields, mapping, overlaid, readers, unknown
 from gates.model.rules import Scale
 from gates.watch.policy import BEGIN, WatchPolicy
 
@@ -20,7 +20,7 @@ def parse_watch(body: Mapping[str, Any]) -> WatchPolicy:
     algos = mapping("watch.algos", own.pop("algos", None) or {})
     policy = _whole("watch", own)
     differing = {
-        str(algo).lower(): _whole(f"watch.algos.{algo}", _overlaid(own, mapping(f"watch.algos.{algo}", changes)))
+        str(algo).lower(): _whole(f"watch.algos.{algo}", overlaid(own, mapping(f"watch.algos.{algo}", changes)))
         for algo, changes in algos.items()
     }
     return replace(policy, algos=differing)
@@ -30,16 +30,6 @@ def _whole(path: str, body: Mapping[str, Any]) -> WatchPolicy:
     policy = WatchPolicy(**fields(path, body, readers(WatchPolicy), BEGIN), algos={})
     _check(policy)
     return policy
-
-
-def _overlaid(body: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The mapping `body` with the values in `changes` replaced, mapping by mapping."""
-    found = dict(body)
-    for key, value in changes.items():
-        below = found.get(key)
-        both = isinstance(below, Mapping) and isinstance(value, Mapping)
-        found[key] = _overlaid(below, value) if both else value  # type: ignore[arg-type]
-    return found
 
 
 def _check(policy: WatchPolicy) -> None:

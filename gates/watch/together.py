@@ -9,7 +9,7 @@ from typing import Protocol
 
 from gates.model.wording import figure
 from gates.watch.policy import PatternRules
-from gates.watch.warning import Detector, Finding, Level
+from gates.watch.warning import Detection, Detector, Level
 
 _LESS_LIKELY = 1.5  # times the first log-probability, if more is lost than the margin has gained and nothing learned
 _FIRST = 10  # rows that show where a preference run began
@@ -72,16 +72,16 @@ class NoSpread(Detector):
         self._outcome = outcome
         self._inside = 0
 
-    def update(self, step: int, value: float) -> Finding | None:
+    def update(self, step: int, value: float) -> Detection | None:
         self._inside = self._inside + 1 if value >= self._share else 0
         outcome = self._outcome
         dead = self._inside >= self._wanted
         seen = f"{value:.0%} of the groups without any spread of rewards, for {self._inside} rows"
         if dead and outcome.falls:
-            return Finding(Level.CRITICAL, f"{seen}, and the reward fell")
+            return Detection(Level.CRITICAL, f"{seen}, and the reward fell")
         if self._inside < 2 * self._wanted or outcome.gained:
             return None
-        return Finding(Level.WARN, f"{seen}, and the reward has gained nothing")
+        return Detection(Level.WARN, f"{seen}, and the reward has gained nothing")
 
 
 class Displacement:
@@ -112,7 +112,7 @@ class Displacement:
         if len(first) < _FIRST:
             insort(first, value)
 
-    def judge(self, now: float) -> Finding | None:
+    def judge(self, now: float) -> Detection | None:
         if len(self._recent["chosen_reward"]) < 2 * self._window or now >= self._begun("chosen_reward"):
             return None
         rules, logp = self._rules, self._level("chosen_logp")
@@ -127,7 +127,7 @@ class Displacement:
         if logp >= rules.displaced_times * begun and not (displaced and self._learned_nothing()):
             return None
         seen = f"at {figure(logp)}, {logp / begun:.1f} times its first {figure(begun)}"
-        return Finding(Level.CRITICAL, f"the preferred answers' log-probability stands {seen}")
+        return Detection(Level.CRITICAL, f"the preferred answers' log-probability stands {seen}")
 
     def _learned_nothing(self) -> bool:
         """Whether the margin or the accuracy is below its beginning: healthy pairs are still told apart better."""
@@ -154,6 +154,6 @@ class Part(Detector):
         self._of = of
         self._stream = stream
 
-    def update(self, step: int, value: float) -> Finding | None:
+    def update(self, step: int, value: float) -> Detection | None:
         self._of.take(self._stream, value)
         return self._of.judge(value) if self._stream == "chosen_reward" else None

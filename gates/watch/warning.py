@@ -16,7 +16,7 @@ class Level(IntEnum):
     STOP = 3
 
 
-class Finding(NamedTuple):
+class Detection(NamedTuple):
     """What one detector sees at one row: how bad it is, and what was measured."""
 
     level: Level
@@ -29,10 +29,10 @@ class Detector(Protocol):
     __slots__ = ()
     rule: str
 
-    def update(self, step: int, value: float) -> Finding | None:
+    def update(self, step: int, value: float) -> Detection | None:
         """Take the next value; return what is wrong for as long as it is wrong."""
 
-    def finish(self, completed: bool) -> Finding | None:
+    def finish(self, completed: bool) -> Detection | None:
         """Return what only the end of the run shows, for most rules nothing. `completed`: it ended as planned."""
         return None
 

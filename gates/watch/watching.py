@@ -11,7 +11,7 @@ from gates.watch.band import Band
 from gates.watch.choosing import Situation, detectors
 from gates.watch.policy import OnCritical, WatchPolicy
 from gates.watch.together import Displacement
-from gates.watch.warning import Finding, Level, WatchWarning
+from gates.watch.warning import Detection, Level, WatchWarning
 
 _NONFINITE = ("nonfinite", "nan_gradients")
 _OF_HEALTHY_RUNS = ("zero_loss",)  # rules that healthy runs break too: a hinge loss is learned away to exactly 0
@@ -149,7 +149,7 @@ class Watch:
                     self._note(alarm, name, finding, said)
         return tuple(said)
 
-    def _note(self, alarm: Alarm, stream: str, finding: Finding | None, said: list[WatchWarning]) -> None:
+    def _note(self, alarm: Alarm, stream: str, finding: Detection | None, said: list[WatchWarning]) -> None:
         new = alarm.note(finding)
         if new is None or (self._lost and new.level is not Level.STOP):
             return  # in a run that is lost, only another STOP is news

@@ -23,10 +23,10 @@ from canary_mlflow.errors import CanaryError, UsageError
 from canary_mlflow.reports.upgrade import lines
 from canary_mlflow.upgrading import environments, pins, uv
 from canary_mlflow.upgrading.bisecting import Answer, first_bad, smallest
-from canary_mlflow.upgrading.judging import Finding, Symptom, compare
+from canary_mlflow.upgrading.judging import Diagnosis, Symptom, compare
 from canary_mlflow.upgrading.old_defaults import give
 from canary_mlflow.upgrading.probing import Probe, Prober, canary_command, last_raised
-from canary_mlflow.upgrading.upgrade import Default, Plan, Trial, Upgrade, likeliest, outcome_of
+from canary_mlflow.upgrading.upgrade import Default, PackageSets, Trial, Upgrade, likeliest, outcome_of
 from gates.model.records import Run, Series
 from gates.model.verdict import Difference
 
@@ -202,18 +202,18 @@ def test_a_crash_of_the_candidate_blocks_and_one_of_both_says_nothing() -> None:
 
 
 def test_equal_facts_pass_and_a_flipped_default_is_listed() -> None:
-    assert outcome_of(Finding(symptoms=(), differences=())) == "PASS"
-    assert outcome_of(Finding(symptoms=(), differences=(), besides=("entropy 5 → 6",))) == "INCONCLUSIVE"
+    assert outcome_of(Diagnosis(symptoms=(), differences=())) == "PASS"
+    assert outcome_of(Diagnosis(symptoms=(), differences=(), besides=("entropy 5 → 6",))) == "INCONCLUSIVE"
     other = Difference(key="arguments.bf16", baseline="absent", candidate="True", group="facts")
-    found = Finding(symptoms=(), differences=(other,))
+    found = Diagnosis(symptoms=(), differences=(other,))
     assert (outcome_of(found), found.flipped) == ("INCONCLUSIVE", (other,))
 
 
 def test_the_package_of_the_traceback_is_looked_at_first() -> None:
     changes = [pins.Change(name, "1", "2") for name in ("abc", "transformers", "trl", "peft")]
-    crash = Finding(symptoms=(Symptom(key="crash:E", said="E at peft/a.py:1 in b"),), differences=())
+    crash = Diagnosis(symptoms=(Symptom(key="crash:E", said="E at peft/a.py:1 in b"),), differences=())
     assert likeliest(crash, changes)[0].name == "peft"
-    tokens = Finding(symptoms=(Symptom(key="first.tokens", said="tokens"),), differences=())
+    tokens = Diagnosis(symptoms=(Symptom(key="first.tokens", said="tokens"),), differences=())
     assert [one.name for one in likeliest(tokens, changes)] == ["trl", "transformers", "peft", "abc"]
 
 
@@ -276,7 +276,9 @@ def test_an_old_default_is_set_back_where_all_configurations_meet() -> None:
 
 def test_what_is_at_hand_already_is_not_tried() -> None:
     same = {"trl": "1.0"}
-    found = Trial(plan=Plan(before=same, now=same), prober=Prober(command="", work=Path()), say=print).carry_out()
+    found = Trial(
+        plan=PackageSets(before=same, now=same), prober=Prober(command="", work=Path()), say=print
+    ).carry_out()
     assert (found.outcome, found.probes) == ("PASS", ())
     assert "nothing was tried" in "\n".join(lines(found))
 
@@ -306,7 +308,7 @@ def test_a_release_that_the_baseline_has_is_not_tried_again(monkeypatch: pytest.
                                "building": 30.0})  # fmt: skip
             return trained(1.0) if pins["trl"] == "2" else trained(4.0)
 
-    plan = Plan(before={"trl": "2"}, now={"trl": "1"})
+    plan = PackageSets(before={"trl": "2"}, now={"trl": "1"})
     found = Known(plan=plan, prober=Prober(command="", work=Path()), say=print).carry_out()
     assert [one["what"] for one in found.probes] == [
         "the packages at hand", "the packages asked for", "the packages at hand once more",
@@ -323,7 +325,7 @@ def test_a_failure_of_the_present_packages_is_not_kept(tmp_path: Path, monkeypat
     script = tmp_path / "train.py"
     script.write_text("import sys; sys.exit('no data here')")
     prober = Prober(command=f"python {script}", work=tmp_path / "work")
-    plan = Plan(before={"trl": "1"}, now={"trl": "2"})
+    plan = PackageSets(before={"trl": "1"}, now={"trl": "2"})
     for _ in range(2):
         found = Trial(plan=plan, prober=prober, say=print).carry_out()
         assert (found.outcome, len(found.probes), prober.known(plan.before)) == ("INCONCLUSIVE", 1, None)
@@ -337,7 +339,7 @@ def test_a_canary_that_refuses_what_it_was_given_is_wrong_use(tmp_path: Path, mo
     monkeypatch.setattr("canary_mlflow.upgrading.probing.build", lambda made: Path(sys.executable))
     monkeypatch.setenv("CANARY_ENVIRONMENTS", str(tmp_path / "none"))
     prober = Prober(command=canary_command(("algo=nope",)), work=tmp_path / "work")
-    plan = Plan(before={"trl": "1"}, now={"trl": "2"})
+    plan = PackageSets(before={"trl": "1"}, now={"trl": "2"})
     with pytest.raises(UsageError, match=r"^unknown algo 'nope'; expected one of dpo"):
         Trial(plan=plan, prober=prober, say=print).carry_out()
 
@@ -421,7 +423,7 @@ def test_what_the_packages_at_hand_do_not_repeat_themselves_tells_nothing() -> N
 )
 def test_the_fewest_defaults_that_explain_are_named(guilty: set[str] | None, told: dict[str, bool | None]) -> None:
     class Answered(Trial):
-        def set_back(self, some: Sequence[Default], finding: Finding) -> Answer:
+        def set_back(self, some: Sequence[Default], finding: Diagnosis) -> Answer:
             if guilty is None:
                 return Answer.UNTESTABLE
             return Answer.BAD if guilty <= {one.name for one in some} else Answer.GOOD
@@ -429,10 +431,10 @@ def test_the_fewest_defaults_that_explain_are_named(guilty: set[str] | None, tol
     flipped = (("bf16", "false"), ("optim", "adamw"), ("rate", "5e-05"), ("new", "absent"))
     differences = tuple(Difference(key=f"arguments.{name}", baseline=old, candidate="other", group="facts")
                         for name, old in flipped)  # fmt: skip
-    trial = Answered(plan=Plan(before={}, now={}), prober=Prober(command="", work=Path()), say=print)
-    found = trial.defaults(Finding(symptoms=(), differences=differences))
+    trial = Answered(plan=PackageSets(before={}, now={}), prober=Prober(command="", work=Path()), say=print)
+    found = trial.defaults(Diagnosis(symptoms=(), differences=differences))
     assert {one.name: one.explains for one in found} == told
-    named = "\n".join(lines(Upgrade(outcome="BLOCK", changes=(), finding=Finding(symptoms=(), differences=()),
+    named = "\n".join(lines(Upgrade(outcome="BLOCK", changes=(), finding=Diagnosis(symptoms=(), differences=()),
                                     defaults=found)))  # fmt: skip
     assert ("Set bf16=false" in named) is (guilty is not None and "bf16" in guilty)
 
@@ -448,7 +450,7 @@ def test_what_an_upgrade_makes_worse_without_another_loss_blocks() -> None:
 
 
 def test_other_groups_of_the_optimizer_block_however_they_are_implemented() -> None:
-    def compared(now: str) -> Finding:
+    def compared(now: str) -> Diagnosis:
         before = {"training_groups": '[{"tensors": 4, "weight_decay": 0.1}]'}
         return compare([trained(1.0, **before)], [trained(1.0, training_groups=now)])
 
@@ -484,7 +486,7 @@ def test_what_seems_to_cost_more_is_repeated_until_that_is_known() -> None:
 
     def upgraded(dear: float) -> tuple[list[str], int]:
         trial = Timed(
-            plan=Plan(before={"trl": "1"}, now={"trl": "2"}), prober=Prober(command="", work=Path()), say=print
+            plan=PackageSets(before={"trl": "1"}, now={"trl": "2"}), prober=Prober(command="", work=Path()), say=print
         )
         trial.dear = dear
         found = trial.carry_out(bisect=False)
@@ -508,7 +510,7 @@ def test_what_one_of_two_culprits_does_not_show_is_said(monkeypatch: pytest.Monk
             return trained(4.0 if pins["trl"] == "2" else 1.0, parameters_trainable="8" if pins["peft"] == "2" else "9")
 
     def told(peft: str) -> list[str]:
-        plan = Plan(before={"trl": "1", "peft": "1", "tqdm": "1"}, now={"trl": "2", "peft": peft, "tqdm": "2"})
+        plan = PackageSets(before={"trl": "1", "peft": "1", "tqdm": "1"}, now={"trl": "2", "peft": peft, "tqdm": "2"})
         trial = Two(plan=plan, prober=Prober(command="", work=Path()), say=print)
         culprit = trial.carry_out().culprit
         assert culprit is not None
@@ -528,7 +530,7 @@ def test_what_a_training_shows_now_and_then_is_laid_on_no_package(other: str) ->
             )
             return odd if pins["tqdm"] == "2" and not repeat else trained(1.0)
 
-    plan = Plan(before={"tqdm": "1"}, now={"tqdm": "2"})
+    plan = PackageSets(before={"tqdm": "1"}, now={"tqdm": "2"})
     found = Now(plan=plan, prober=Prober(command="", work=Path()), say=print).carry_out()
     assert (found.outcome, found.culprit) == ("INCONCLUSIVE", None)
     assert "what blocks came once in two trainings with the same packages" in "\n".join(lines(found))
@@ -582,7 +584,7 @@ def test_a_package_moves_with_what_it_needs_and_never_with_a_likelier_culprit(mo
 
     monkeypatch.setattr("canary_mlflow.upgrading.upgrade.lock", locked)
     before, now = {"transformers": "4", "hub": "0", "tqdm": "1"}, {"transformers": "5", "hub": "1", "tqdm": "2"}
-    trial = Trial(plan=Plan(before=before, now=now), prober=Prober(command="", work=Path()), say=print,
+    trial = Trial(plan=PackageSets(before=before, now=now), prober=Prober(command="", work=Path()), say=print,
                   order=["transformers", "hub", "tqdm"])  # fmt: skip
     moves = {one.name: one for one in trial.plan.changes}
     alone = trial.set_of([moves["transformers"]])

@@ -24,7 +24,7 @@ from training.alike_pairs import independent, interval
 from training.check_reward import pairs_of_data
 from training.datasets import embedded
 from training.errors import SetupError
-from training.reward_checks import Finding, Loaded, check, load
+from training.reward_checks import CheckResult, Loaded, check, load
 from training.reward_model import reward_folder
 from training.score_heads import untrained
 
@@ -180,7 +180,7 @@ class Scored:
         def score(texts: Sequence[str]) -> tuple[np.ndarray, None]:
             return np.array([(self.alone if len(texts) == 1 else self.batched)(text) for text in texts]), None
 
-        padding = Finding(name="padding", fine=True, said="")
+        padding = CheckResult(name="padding", fine=True, said="")
         return Loaded(score=score, tokens=lambda texts: [[ord(one) for one in text[:most]] for text in texts],
                       head=None, rounding=1e-4, findings=(padding,))  # type: ignore[arg-type]  # fmt: skip
 
