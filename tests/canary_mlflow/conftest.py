@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,6 +65,15 @@ def guarded(recorded: Recorded, usual_session: str) -> Recorded:
 
     bless(recorded.client, recorded.model, recorded.register(usual_session), "a baseline for the test")
     return recorded
+
+
+@pytest.fixture(scope="module")
+def unpublished() -> Iterator[None]:
+    """`canary gate` draws no pictures and writes no page, which takes half of its time, for modules that look at what
+    it decides: test_report_command.py, test_ci.py and test_journeys.py look at what it draws."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("canary_mlflow.analysis.publishing.log_study", lambda client, decision, session: None)
+        yield
 
 
 # For the tests that train.

@@ -20,6 +20,8 @@ from canary_mlflow.cli import canary
 from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.server.routes import add_routes
 
+pytestmark = pytest.mark.usefixtures("unpublished")
+
 LOAD = {"canary.not_promotable": "fault slow_step_from_n"}
 MARK = "its runs were made with fault slow_step_from_n"
 

@@ -18,6 +18,8 @@ from canary_mlflow.cli import canary
 from canary_mlflow.tracking.fact_tags import LONGEST_TAG, facts_in, to_tags
 from canary_mlflow.tracking.histories import session_runs
 
+pytestmark = pytest.mark.usefixtures("unpublished")
+
 POLICY = """
 base: smoke
 min_steps: 1

@@ -26,6 +26,8 @@ from canary_mlflow.registry.policy_audit import policy_damages
 from canary_mlflow.registry.policy_setting import set_policy
 from canary_mlflow.registry.two_operators import Request
 
+pytestmark = pytest.mark.usefixtures("unpublished")
+
 DATA = Path(__file__).resolve().parents[1] / "data"
 
 

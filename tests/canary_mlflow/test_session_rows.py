@@ -30,6 +30,8 @@ from canary_mlflow.tracking.histories import read_runs
 from canary_mlflow.tracking.rows import read_runs_from
 from canary_mlflow.tracking.session import PARENT_TAG
 
+pytestmark = pytest.mark.usefixtures("unpublished")
+
 
 def run(it: Any, *words: str) -> Result:
     return CliRunner().invoke(canary, [*words, "--tracking-uri", it.uri])
