@@ -97,8 +97,7 @@ def sqlite_server(folder: Path) -> Iterator[Mode]:
 @contextmanager
 def postgresql_server(folder: Path) -> Iterator[Mode]:
     with cluster() as postgres:
-        postgres.run("CREATE DATABASE mlflow")
-        uri = postgres.uri("mlflow")
+        uri = postgres.create("mlflow")
         make(uri)
         with Server(uri, folder, registry=f"canary+{uri}", app="canary") as server:
             yield Mode(name="server, PostgreSQL", front=server.uri, owner=uri, inside=uri, folder=folder)
@@ -108,8 +107,8 @@ def postgresql_server(folder: Path) -> Iterator[Mode]:
 def split_roles(folder: Path) -> Iterator[Mode]:
     """With users too: the attacks come from an administrator, who has every right that MLflow can give."""
     with cluster() as postgres:
-        postgres.run("CREATE DATABASE mlflow", f"CREATE ROLE {ROLE} LOGIN")
-        owner, inside = postgres.uri("mlflow"), postgres.uri("mlflow", ROLE)
+        postgres.run(f"CREATE ROLE {ROLE} LOGIN")
+        owner, inside = postgres.create("mlflow"), postgres.uri("mlflow", ROLE)
         make(owner, ROLE)
         with Server(
             inside, folder, registry=f"canary+{inside}", app="canary-auth", environment=users(folder)

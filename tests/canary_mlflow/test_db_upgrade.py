@@ -6,13 +6,13 @@ import os
 import shutil
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import forking
 import mlflow.db
 import pytest
 import sqlalchemy as sa
@@ -108,8 +108,7 @@ def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     if binaries() is None:
         pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
     with cluster() as postgres:
-        postgres.run("CREATE DATABASE whole")
-        fill(postgres.uri("whole"))
+        fill(postgres.create("whole"))
         numbers = iter(range(100))
 
         def made() -> str:
@@ -271,7 +270,7 @@ def test_a_database_of_an_older_mlflow(tmp_path: Path, revision: str, with_guard
         too_old = run(uri, "gate", "m", "1")  # MLflow would migrate the tables as it opens them
         assert (too_old.exit_code, too_old.output.count("\n")) == (4, 1), too_old.output
         assert f"then run: canary db upgrade --tracking-uri {uri}" in too_old.output
-        own = subprocess.run([sys.executable, "-m", "mlflow", "db", "upgrade", uri], capture_output=True, text=True)
+        own = subprocess.run([forking.python(), "-m", "mlflow", "db", "upgrade", uri], capture_output=True, text=True)
         assert own.returncode == 1
         assert own.stderr.splitlines()[-1].startswith("Error: canary guard: an older MLflow made the tables"), (
             own.stderr

@@ -45,8 +45,7 @@ def test_of_promoters_at_once_one_wins_each_round(request: pytest.FixtureRequest
         races(promoters, rounds, sqlite)
         pytest.skip("PostgreSQL is not installed, SQLite alone was raced: apt-get install postgresql")
     with cluster() as postgres:
-        postgres.run("CREATE DATABASE mlflow")
-        races(promoters, rounds, sqlite, postgres.uri("mlflow"))
+        races(promoters, rounds, sqlite, postgres.create("mlflow"))
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
