@@ -83,7 +83,7 @@ def test_gitlab_without_the_variable_is_refused(tmp_path: Path) -> None:
         job_["script"] for job_ in read("gitlab-ci.yml").values() if isinstance(job_, dict) and "script" in job_
     ]
     place = {**outside(), "PYTHONPATH": str(ROOT), "REGISTER": "true", "OVERRIDES": "algo=sft"}
-    place["PATH"] = f"{Path(sys.executable).parent}:{place['PATH']}"
+    place["PATH"] = f"{Path(forking.python()).parent}:{place['PATH']}"
     command = ["bash", "-eo", "pipefail", "-c", "\n".join(steps)]
     refused(subprocess.run(command, cwd=tmp_path, env=place, capture_output=True, text=True, check=False), tmp_path)
 

@@ -371,8 +371,9 @@ def test_no_fault_for_those_who_cannot_see_it_well(site: Site, width: int) -> No
             for check in seen.page.locator(".check summary").all()[:1]:
                 check.click()
             assert seen.faults() == [], path
-            seen.page.emulate_media(color_scheme="dark")
-            assert seen.faults("color-contrast") == [], path
+            if width > 1000:  # a phone has the same colours
+                seen.page.emulate_media(color_scheme="dark")
+                assert seen.faults("color-contrast") == [], path
             assert seen.too_wide() <= 0, path
         assert [
             one for one in seen.troubles if "404" not in one

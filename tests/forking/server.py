@@ -55,6 +55,7 @@ LATER = (
     "netrc",
     "psycopg",
     "rich._emoji_codes",
+    "scipy.stats",
     "sqlalchemy.dialects.postgresql.psycopg",
     "sqlalchemy.dialects.sqlite",
     "submitit.core.submission",
