@@ -62,8 +62,11 @@ $(READY): requirements.txt python_env.yaml pyproject.toml
 	  { echo "$$($(PY) --version) found; Python 3.11, 3.12 or 3.13 expected; set PY=python3.11"; exit 1; }
 	@$(PY) -m venv --clear $(V) || \
 	  { echo "python3 -m venv failed; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
-	@# Not compiled: three files in four are never loaded, and whoever loads one first compiles it.
-	$(V)/bin/python -m pip install -q --no-compile -r requirements.txt
+	@# A pip for each core, for all is pinned; one that resolves where that is not all, as beside a torch for CUDA. Not
+	@# compiled: three files in four are never loaded, and whoever loads one first compiles it.
+	@{ sed '/^#/d' requirements.txt; echo 'setuptools>=77'; } | tac | \
+	  xargs -d '\n' -n 48 -P "$$(nproc)" $(V)/bin/python -m pip install -q --no-compile --no-deps
+	@$(V)/bin/python -m pip check > /dev/null || $(V)/bin/python -m pip install -q --no-compile -r requirements.txt
 	$(V)/bin/python -m pip install -q --no-deps -e .
 	$(V)/bin/python -m canary_mlflow.link_env
 	@touch $@
