@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from operator import attrgetter
 
 from gates.evidence.clocks import Pairs
 from gates.facts.check import with_fresh
@@ -11,7 +12,7 @@ from gates.facts.exact import not_compared
 from gates.model.metrics import metrics_with
 from gates.model.policy import Policy, matches
 from gates.model.records import Run
-from gates.model.sides import Side
+from gates.model.sides import Side, same_values, values_of_both
 from gates.model.verdict import Check
 from gates.model.wording import called, counted, listed, together
 
@@ -33,6 +34,7 @@ def notes(baseline: Side, candidate: Side, pairs: Pairs) -> tuple[str, ...]:
         *_as_one("candidate", candidate.finished),
         *_clocks(baseline.finished, candidate.finished, pairs),
         *_pairs(pairs),
+        *_rows_alone(baseline.evidence, candidate.evidence),
         *filter(None, [not_compared(with_fresh(baseline.evidence, pairs.fresh), candidate.evidence)]),
     )
 
@@ -73,6 +75,14 @@ def _as_one(side: str, finished: Sequence[Run]) -> Iterator[str]:
                 f"{counted(len(same), f'{side} run')} have the same loss at every step ({who}): in what they learned "
                 "they are one run; see that the training uses its seed"
             )
+
+
+def _rows_alone(baseline: Sequence[Run], candidate: Sequence[Run]) -> Iterator[str]:
+    """Data of which one side says which rows they are, and the other only how many."""
+    for key, here, there in values_of_both(baseline, candidate, attrgetter("workload")):
+        if here != there and same_values(key, here, there):
+            side = "baseline" if len(here[0]) < len(there[0]) else "candidate"
+            yield f"{key}: the {side} says how many rows, not which, so that they are the same ones is not known"
 
 
 def _clocks(baseline: Sequence[Run], candidate: Sequence[Run], pairs: Pairs) -> Iterator[str]:

@@ -34,7 +34,7 @@ def workload_of(training: Training, algo: str) -> dict[str, str]:
         "max_steps": str(training.state.max_steps),
         "batch_size": str(args.per_device_train_batch_size),
         "gradient_accumulation_steps": str(args.gradient_accumulation_steps),
-        "max_length": str(getattr(args, "max_length", None)),
+        "max_length": str(getattr(args, "max_length", getattr(args, "max_seq_length", None))),  # SFT's to TRL 0.15
         "precision": precision,
         **{key: str(value) for key in OWN_WORK if (value := getattr(args, key, None))},
         **data_of(training.trainer),

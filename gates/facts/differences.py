@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from gates.facts.exact import FACTS, fact_differences
 from gates.model.records import Run
-from gates.model.sides import ABSENT, Pick, values_of, values_of_both
+from gates.model.sides import ABSENT, Pick, same_values, values_of, values_of_both
 from gates.model.verdict import Difference
 
 CONFIGURATION, CODE, PACKAGES = "configuration", "code", "packages"
@@ -58,7 +58,7 @@ def differences(
             changed = [
                 Difference(key=key, baseline=" | ".join(here), candidate=" | ".join(there), group=group)
                 for key, here, there in values_of_both(baseline, candidate, pick)
-                if here != there
+                if not same_values(key, here, there)
             ]
             found += sorted(changed, key=lambda one: ABSENT in (one.baseline, one.candidate))
     settings = {one.key for one in found if one.group == CONFIGURATION}

@@ -403,3 +403,16 @@ def test_a_model_that_was_built_is_known_by_its_sizes() -> None:
     assert shape_of(small, small) == "SimpleNamespace num_hidden_layers 2 hidden_size 64 vocab_size 99"
     assert shape_of(large, large) != shape_of(small, small)
     assert shape_of(object(), None) == "object"
+
+
+def test_a_length_by_its_name_in_older_trl_is_the_same_work(shared: Any, tmp_path: Path) -> None:
+    """SFTConfig had `max_seq_length` until TRL 0.15: an upgrade that renames an argument changes no work."""
+    lengths = []
+    for name in ("max_seq_length", "max_length"):
+        canary = CanaryCallback(tracking_uri=shared.uri, experiment="recorded")
+        training = trainer("", tmp_path / name, [canary], max_steps=2)
+        setattr(training.args, name, 96)
+        training.train()
+        assert canary.run_id is not None
+        lengths.append(read_runs(shared.client, [canary.run_id])[0].workload["max_length"])
+    assert lengths == ["96", "96"]

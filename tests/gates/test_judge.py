@@ -155,6 +155,23 @@ def test_runs_of_one_side_must_agree_too(smoke, make_run, make_version):
     assert "A100 | H200" in verdict.reason
 
 
+@pytest.mark.parametrize(
+    ("known", "counted"),
+    [("300 rows, 5b457a3c", "300 rows"), ("a: 9 rows, 5b45; b: 8 rows, 1f", "a: 9 rows, 5b45; b: 8 rows")],
+)
+def test_rows_that_one_side_only_counted_may_be_the_same(smoke, make_version, known, counted):
+    work = {"algo": "sft", "train_data": known}
+    verdict = judge(smoke, make_version("a", workload=work | {"train_data": counted}), make_version("b", workload=work))
+    assert verdict.outcome is Outcome.PASS
+    assert verdict.differences == ()
+    assert any("train_data: the baseline says how many rows, not which" in note for note in verdict.notes)
+    for other in (known.replace("5b45", "0000"), counted.replace("rows", "0 rows"), "9 rows, 5b45"):
+        verdict = judge(
+            smoke, make_version("a", workload=work | {"train_data": other}), make_version("b", workload=work)
+        )
+        assert verdict.reason_code is ReasonCode.NOT_COMPARABLE
+
+
 def test_a_hard_failure_blocks_even_when_not_comparable(smoke, make_version):
     verdict = judge(smoke, make_version("a"), make_version("b", nan_steps=1, hardware={"backend": "cpu"}))
     assert answer(verdict) == (Outcome.BLOCK, ReasonCode.HARD_GATE)
