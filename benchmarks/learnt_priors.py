@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from campaign import ALGOS, COSTS, LOADS, faulty, pairs, read  # noqa: E402  # the path is set above
+from campaign_tables import ALGOS, COSTS, LOADS, faulty, pairs, read  # noqa: E402  # the path is set above
 from root_cause import kept  # noqa: E402
 
 from canary_mlflow.policies import load_policy  # noqa: E402

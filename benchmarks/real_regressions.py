@@ -25,16 +25,17 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from campaign import write  # the path is set above
+from campaign_tables import write  # the path is set above
 from regression_rows import HARMLESS, LATER, OWN, ROWS, UNSEEN, WIDER, Row
 
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.reports.facts import differing
 from canary_mlflow.reports.upgrade import explained
 from canary_mlflow.upgrading.environments import build
+from canary_mlflow.upgrading.outcome import PackageSets
 from canary_mlflow.upgrading.pins import lock
 from canary_mlflow.upgrading.probing import Prober
-from canary_mlflow.upgrading.upgrade import PackageSets, Trial
+from canary_mlflow.upgrading.upgrade import Trial
 
 SCRIPTS = Path(__file__).with_name("regressions")
 OURS = ("mlflow==3.17.2", "filelock>=3.15", "junitparser", "psutil", "click>=8.2", "pyyaml", "rich", "scipy",

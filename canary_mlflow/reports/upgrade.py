@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from canary_mlflow.reports.facts import differing
-from canary_mlflow.upgrading.upgrade import Culprit, Default, PackageSets, Upgrade
+from canary_mlflow.upgrading.outcome import Culprit, Default, PackageSets, Upgrade
 from gates.facts.check import said
 from gates.model.wording import counted, listed
 

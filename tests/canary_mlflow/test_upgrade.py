@@ -25,8 +25,9 @@ from canary_mlflow.upgrading import environments, pins, uv
 from canary_mlflow.upgrading.bisecting import Answer, first_bad, smallest
 from canary_mlflow.upgrading.judging import Diagnosis, Symptom, compare
 from canary_mlflow.upgrading.old_defaults import give
+from canary_mlflow.upgrading.outcome import Default, PackageSets, Upgrade
 from canary_mlflow.upgrading.probing import Probe, Prober, canary_command, last_raised
-from canary_mlflow.upgrading.upgrade import Default, PackageSets, Trial, Upgrade, likeliest, outcome_of
+from canary_mlflow.upgrading.upgrade import Trial, likeliest, outcome_of
 from gates.model.records import Run, Series
 from gates.model.verdict import Difference
 
