@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from canary_mlflow.tracking.ending import Findings, Target, end_tags, shortfall, summary
+from canary_mlflow.tracking.evaluations import Evaluations
 from canary_mlflow.tracking.exceptions import raised
 from canary_mlflow.tracking.failures import classify
 from canary_mlflow.tracking.items import Status, Tags, Text
@@ -58,6 +59,7 @@ class Journal:
         self.learned: tuple[bool | None, str] | None = None
         self._open: int | None = None
         self._resumed = False
+        self._evaluations = Evaluations(None)
         self._began = time.time()
         self._keys: tuple[str, ...] = ()  # of what was logged last, and its canonical names
         self._names: list[str] = []
@@ -68,6 +70,7 @@ class Journal:
     def begin(self, setting: Setting) -> None:
         """Training begins. Raises BlindProbe."""
         self._resumed = setting.resumed
+        self._evaluations = Evaluations(setting.trainer)
         if self.recorder is not None:
             self.recorder.start()
         self.observers.call_each("begin", lambda observer: observer.begin(self.recorder))
@@ -86,7 +89,7 @@ class Journal:
 
     def logged(self, step: int, logs: Mapping[str, object]) -> None:
         """The trainer logged something; what is not a number is left out."""
-        values = self._numbers(logs)
+        values = self._numbers(logs) | self._evaluations.means(step, logs)
         if self.finished:
             self._late(step, values)
             return

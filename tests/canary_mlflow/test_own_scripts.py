@@ -416,3 +416,17 @@ def test_a_length_by_its_name_in_older_trl_is_the_same_work(shared: Any, tmp_pat
         assert canary.run_id is not None
         lengths.append(read_runs(shared.client, [canary.run_id])[0].workload["max_length"])
     assert lengths == ["96", "96"]
+
+
+def test_held_out_sets_by_name_are_judged_by_their_mean(shared: Any, tiny: str, tmp_path: Path) -> None:
+    canary = CanaryCallback(tracking_uri=shared.uri, experiment="recorded")
+    training = sft(tiny, tmp_path, [canary], eval_strategy="steps", eval_steps=4)
+    rows = training.train_dataset
+    training.eval_dataset = {"docs": rows.select(range(8)), "more_docs": rows.select(range(8, 40))}
+    training.train()
+    training.evaluate()
+    assert canary.run_id is not None
+    (run,) = read_runs(shared.client, [canary.run_id])
+    together, *apart = (run.series[name] for name in ("eval_loss", "trl/eval_docs_loss", "trl/eval_more_docs_loss"))
+    assert together.steps.tolist() == [4, 8]
+    assert together.values == pytest.approx(sum(one.values for one in apart) / 2)
