@@ -18,6 +18,7 @@ from canary_mlflow.reports.more_runs import (
     seeds,
     top_up_command,
 )
+from gates.evidence.readings import TOO_SHORT
 from gates.facts.exact import FACTS
 from gates.model.verdict import CheckOutcome, Outcome, ReasonCode, Standing
 from gates.model.wording import sentence_case
@@ -231,6 +232,8 @@ def more_evidence(decision: Decision) -> str:
     if verdict.reason_code is ReasonCode.SUSPECT_DATA:
         meant = f"if it is meant: {bless_command(decision)}"
         return f"Fix what the reason names, leave that run out, or run it again; {meant}"
+    if verdict.reason_code is ReasonCode.MISSING_DATA and (short := too_short(decision)):
+        return short
     if verdict.reason_code is ReasonCode.MISSING_DATA:
         return "Run it again so that every run finishes and records what the policy must have and the baseline has."
     if verdict.reason_code is ReasonCode.INVALID_ENVIRONMENT:
@@ -239,6 +242,18 @@ def more_evidence(decision: Decision) -> str:
         return more_runs(decision, verdict.more_runs)
     look = noise(verdict, "this machine")
     return f"{no_number(verdict.reason_code)}; {look}, or choose: {bless_command(decision)}"
+
+
+def too_short(decision: Decision) -> str:
+    """What to do where series have fewer values than the policy asks for; '' if that is not the matter."""
+    open_ones = [check for check in decision.verdict.checks if check.outcome is CheckOutcome.INCONCLUSIVE]
+    if not any(check.reason.startswith(TOO_SHORT) for check in open_ones):
+        return ""
+    least = decision.verdict.policy["warmup_steps"] + decision.verdict.policy["min_steps"]
+    return (
+        f"This policy judges runs from {least} steps on: train longer on both sides, the champion's code first, or ask "
+        "for fewer in a policy of your own (warmup_steps, min_steps)."
+    )
 
 
 def bless_command(decision: Decision) -> str:

@@ -18,6 +18,8 @@ from gates.model.wording import called, quantity
 
 LEAST_POINTS = 8
 """Fewer means of several steps are no middle of anything."""
+TOO_SHORT = "too few rows to judge"
+"""How the reason of a check begins whose series ended too early."""
 VERIFIED = (-1.0, 2.0)
 """Between these lie rewards for right and wrong answers, whichever way they are counted, and shares of a best one."""
 SCORES = 5.0
@@ -105,7 +107,7 @@ def _read_one(policy: Policy, rule: MetricRule, run: Run) -> Reading | str:
         usable = int(np.count_nonzero(series.finite[warmup:]))
         if usable < least:
             few = f"{rule.info.label} has {usable} values after warm-up, the policy asks for {least}"
-            return f"too few rows to judge: {few}"
+            return f"{TOO_SHORT}: {few}"
         if rule.role is Role.GATE and usable < summary.decides_from:
             return f"{rule.info.label} has {usable} values after warm-up, to decide takes {summary.decides_from}"
     value = summary(series, warmup)

@@ -71,6 +71,8 @@ OURS = {"name": "ours", "rules": RULES}
 NO_FRESH = {"name": "smoke", "rules": RULES, "looks": {"runs": [1, 3], "fresh_baseline": "never"}}
 
 ENDED = "no more runs can be made: its code is gone"
+OF_30 = {"name": "smoke", "rules": RULES, "warmup_steps": 10, "min_steps": 20}
+SHORT = (check(outcome=CheckOutcome.INCONCLUSIVE, reason="too few rows to judge: step time has 10", evidence=None),)
 OVER = {"name": "nightly", "rules": RULES, "looks": {"runs": [1, 3], "fresh_baseline": "always"}}
 
 
@@ -265,6 +267,7 @@ def test_advice_is_set_apart_and_comes_last() -> None:
         (unclear(ReasonCode.TOO_FEW_RUNS, more_runs=3, policy=NO_FRESH), "3 against 3): train 3 seeds (repeats=3)."),
         (unclear(ReasonCode.NOT_COMPARABLE), "Compare like with like"),
         (unclear(ReasonCode.MISSING_DATA), "Run it again so that every run finishes"),
+        (unclear(ReasonCode.MISSING_DATA, checks=SHORT, policy=OF_30), "judges runs from 30 steps on: train longer"),
         (unclear(ReasonCode.TOO_NOISY), "No number of runs up to 20 per side would decide"),
         (decision(question=Question.SESSION, version=None), "No version was registered. The champion stays version 2."),
         (decision(question=Question.SESSION, version=None, champion_before=None), "There is still no champion."),
