@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from gates.evidence.clocks import invalid_clocks, judged_in_pairs
-from gates.hard.crashes import crashes, repeated
+from gates.hard.crashes import crashes
 from gates.hard.hard_gates import hard_checks
 from gates.model.policy import Policy
 from gates.model.records import Run, Version
@@ -121,7 +121,7 @@ def _sides(policy: Policy, reference: Sequence[Run], candidate: Version) -> tupl
 
 def _broken_off(side: Side) -> dict[int, str]:
     """The seeds whose runs broke off and without which nothing passes; not those of an exception that recurred."""
-    known = repeated(side.runs)
+    known = {crash.seed for crash in crashes(side.runs, None) if crash.recurred}
     return {
         run.seed: f"broke off ({run.failure_reason or 'no end was recorded'})"
         for run in side.broken_off

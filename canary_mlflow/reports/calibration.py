@@ -12,7 +12,6 @@ from gates import Policy, Run
 from gates.calibration import UPPER, MetricSpread, Resplits, resolvable, uncertainty
 from gates.model.rules import MetricRule, Scale
 from gates.model.wording import counted, figure, quantity
-from gates.stats.power import as_change
 
 RESOLVING = (5, 3)
 """The runs a side, stored and candidate, by which a tier is said to resolve a spread."""
@@ -147,7 +146,7 @@ def tier_names() -> list[str]:
 
 def _margin(each: MetricSpread) -> float:
     """The margin; a logarithm as a fraction: that of 5 % is 0.0488."""
-    return abs(as_change(each.rule, each.margin)) if each.relative else each.margin
+    return abs(each.rule.change(each.margin)) if each.relative else each.margin
 
 
 def amount(value: float, rule: MetricRule, relative: bool) -> str:

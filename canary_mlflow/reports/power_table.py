@@ -15,7 +15,7 @@ from gates import MetricRule, Policy
 from gates.model.rules import Scale, Worse
 from gates.model.wording import change, limit
 from gates.stats.planning import POWER
-from gates.stats.power import Chances, as_change
+from gates.stats.power import Chances
 
 ASSUMPTION = (
     "the product of the chances above, as if the metrics varied independently; hard checks, exact facts and disturbed "
@@ -87,10 +87,10 @@ def lines(table: Table) -> Iterator[str]:
 def _cells(row: Row) -> list[str]:
     rule = row.rule
     relative = rule.scale is Scale.LOG
-    margin = as_change(rule, rule.harm_margin)
+    margin = rule.change(rule.harm_margin)
     within = limit(abs(margin) if rule.worse is Worse.BOTH else margin, relative, rule.unit, rule.worse is Worse.BOTH)
     seen = [
-        "never" if each.smallest is None else change(as_change(rule, each.smallest), relative, rule.unit)
+        "never" if each.smallest is None else change(rule.change(each.smallest), relative, rule.unit)
         for each in row.reached
     ]
     spread = amount(row.spread.prior.sd, rule, relative)
@@ -131,7 +131,7 @@ def as_dict(table: Table) -> dict[str, Any]:
                     {
                         "baseline_runs": each.baseline_runs,
                         "candidate_runs": each.candidate_runs,
-                        "smallest": None if each.smallest is None else as_change(row.rule, each.smallest),
+                        "smallest": None if each.smallest is None else row.rule.change(each.smallest),
                         "unchanged": each.unchanged,
                     }
                     for each in row.reached

@@ -12,7 +12,7 @@ from gates.model.metrics import metrics_with
 from gates.model.policy import Policy
 from gates.model.priors import Prior
 from gates.model.records import Run, Series
-from gates.model.rules import MetricRule, Role, Scale, Worse
+from gates.model.rules import MetricRule, Role, Scale, as_change
 from gates.model.summaries import SUMMARIES, Values, rate
 from gates.model.wording import called, quantity
 
@@ -25,7 +25,6 @@ VERIFIED = (-1.0, 2.0)
 SCORES = 5.0
 """What a run reaches by scores for which a policy's limits on rewards are meant: the canaries' GRPO ends at 4 to 8."""
 _REWARDS = metrics_with("reward")
-_LARGEST_LOG = 700.0  # exp of it still is a float
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -70,11 +69,8 @@ class Yardstick:
         return np.array([self.harm(reading) for reading in readings])
 
     def change(self, harm: float) -> float:
-        """A difference in harm units as a change in the metric's own direction: a fraction on the log scale, else in
-        the metric's unit."""
-        if self.scale is Scale.IDENTITY:
-            return self.sign * harm
-        return math.expm1(min(self.sign * harm, _LARGEST_LOG))
+        """A difference in harm units as a change of the metric (`as_change`)."""
+        return as_change(harm, self.scale, self.sign)
 
     def centre(self, harms: Values) -> float:
         """The middle of one side in the metric's unit: geometric mean on the log scale, else the mean."""
@@ -164,7 +160,7 @@ def yardstick(
     policy: Policy, rule: MetricRule, baseline: Sequence[Reading], candidate: Sequence[Reading]
 ) -> Yardstick | str:
     """The rule's scale, sign and margin for these readings (at least one per side), or why there is none."""
-    sign = -1.0 if rule.worse is Worse.LOWER else 1.0
+    sign = rule.sign
     values = [reading.value for reading in (*baseline, *candidate)]
     scale, prior = rule.scale, policy.prior_of(rule)
     if scale is Scale.LOG and min(values) <= 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gates.model.records import Raised, Run, Version
@@ -12,42 +12,39 @@ from gates.model.wording import listed
 
 @dataclass(frozen=True, kw_only=True)
 class Crash:
-    """An exception of the candidate's code at one seed. `blocks`: it recurred in a rerun, and the baseline's run beside
-    it finished. `reason` says what was found, or what is missing."""
+    """An exception of the candidate's code at one seed. `recurred`: all runs of the seed, at least two, ended with it,
+    so another run tells no more. `blocks`: moreover, the baseline's run beside it finished. `reason` says what was
+    found, or what is missing."""
 
+    seed: int
+    raised: Raised
+    recurred: bool
     blocks: bool
     reason: str
 
 
 def crashes(runs: Sequence[Run], baseline: Version | None) -> tuple[Crash, ...]:
-    """The exceptions that the candidate's own code raised, by seed."""
+    """The exceptions that the candidate's own code raised, by seed. Runs without a seed are left out: nobody knows
+    which of them repeats which."""
     found = []
-    for seed, raised, ended, tried in _by_seed(runs):
-        what = f"{raised} ended {len(ended)} of {len(tried)} runs of seed {seed}"
-        missing = _not_repeated(tried, ended) or _no_baseline_beside(ended, seed, baseline)
-        said = missing or "the baseline's run of that seed, made beside on this host, finished"
-        found.append(Crash(blocks=not missing, reason=f"{what}; {said}"))
+    for seed in sorted({run.seed for run in runs if run.seed is not None}):
+        tried = [run for run in runs if run.seed == seed and run.failure != "interrupted"]
+        for raised in dict.fromkeys(run.raised for run in tried if run.failure == "error"):
+            if raised is None or not raised.place or raised.outside:
+                continue
+            ended = [run for run in tried if run.raised == raised]
+            once = _not_repeated(tried, ended)
+            missing = once or _no_baseline_beside(ended, seed, baseline)
+            said = missing or "the baseline's run of that seed, made beside on this host, finished"
+            what = f"{raised} ended {len(ended)} of {len(tried)} runs of seed {seed}; {said}"
+            found.append(Crash(seed=seed, raised=raised, recurred=not once, blocks=not missing, reason=what))
     return tuple(found)
-
-
-def repeated(runs: Sequence[Run]) -> dict[int, Raised]:
-    """The seeds whose runs, at least two, all ended with the same exception of the code: another run tells no more."""
-    return {seed: raised for seed, raised, ended, tried in _by_seed(runs) if not _not_repeated(tried, ended)}
 
 
 def to_run_beside(runs: Sequence[Run], baseline: Version) -> dict[int, Raised]:
     """The seeds whose exception recurred and for which no run of the baseline's code was made beside."""
-    return {seed: raised for seed, raised in sorted(repeated(runs).items()) if not _beside(baseline, seed)}
-
-
-def _by_seed(runs: Sequence[Run]) -> Iterator[tuple[int, Raised, list[Run], list[Run]]]:
-    """Each exception of the code with its seed, the runs that it ended, and all runs of that seed. Runs without a seed
-    are left out: nobody knows which of them repeats which."""
-    for seed in sorted({run.seed for run in runs if run.seed is not None}):
-        tried = [run for run in runs if run.seed == seed and run.failure != "interrupted"]
-        for raised in dict.fromkeys(run.raised for run in tried if run.failure == "error"):
-            if raised is not None and raised.place and not raised.outside:
-                yield seed, raised, [run for run in tried if run.raised == raised], tried
+    recurred = [crash for crash in crashes(runs, baseline) if crash.recurred]
+    return {crash.seed: crash.raised for crash in recurred if not _beside(baseline, crash.seed)}
 
 
 def _not_repeated(tried: Sequence[Run], ended: Sequence[Run]) -> str:

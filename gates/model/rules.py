@@ -13,6 +13,7 @@ from gates.model.priors import LEAST_SPREAD
 from gates.model.records import Run, Series
 from gates.model.summaries import SUMMARIES
 
+_LARGEST_LOG = 700.0  # exp of it still is a float
 LOGGED = "trl/"
 """Before the names of what a trainer logs that is not a metric of ours."""
 
@@ -91,11 +92,24 @@ class MetricRule:
     @property
     def harm_margin(self) -> float:
         """The margin in harm units, where larger is worse: the logarithm of a factor on the log scale."""
-        if self.scale is Scale.IDENTITY:
-            return self.margin
-        return -math.log1p(-self.margin) if self.worse is Worse.LOWER else math.log1p(self.margin)
+        return self.margin if self.scale is Scale.IDENTITY else self.sign * math.log1p(self.sign * self.margin)
+
+    @property
+    def sign(self) -> float:
+        """What turns a larger value into larger harm."""
+        return -1.0 if self.worse is Worse.LOWER else 1.0
+
+    def change(self, harm: float) -> float:
+        """As `as_change`, on the rule's own scale."""
+        return as_change(harm, self.scale, self.sign)
 
     @property
     def unit(self) -> str:
         """The unit of the rule's numbers: none for tails and drifts, which are logarithms of ratios."""
         return "" if SUMMARIES[self.reduction].logarithmic else self.info.unit
+
+
+def as_change(harm: float, scale: Scale, sign: float) -> float:
+    """A difference in harm units as a change in the metric's own direction: a fraction on the log scale, else in the
+    metric's unit."""
+    return sign * harm if scale is Scale.IDENTITY else math.expm1(min(sign * harm, _LARGEST_LOG))

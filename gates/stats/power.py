@@ -11,7 +11,7 @@ import scipy
 
 from gates.model.policy import Policy
 from gates.model.priors import Prior
-from gates.model.rules import MetricRule, Role, Scale, Worse
+from gates.model.rules import MetricRule, Role, Worse
 from gates.model.summaries import Values
 from gates.stats.comparisons import Design, compare
 from gates.stats.planning import POWER, enough_to_block
@@ -104,9 +104,3 @@ def level(policy: Policy, rule: MetricRule) -> float:
     """The rule's share of the level of BLOCK when all deciding rules are tested."""
     others = sum(other.weight for other in policy.rules if other.blocks and other.name != rule.name)
     return policy.alpha_block * rule.weight / (rule.weight + others)
-
-
-def as_change(rule: MetricRule, harm: float) -> float:
-    """A harm as a signed change of the metric: a fraction on the log scale, else in the metric's unit."""
-    sign = -1 if rule.worse is Worse.LOWER else 1
-    return sign * harm if rule.scale is Scale.IDENTITY else math.expm1(sign * harm)
