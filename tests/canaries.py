@@ -51,7 +51,12 @@ def a_config(
         algo=ALGORITHMS[algo],
         tier=TierConfig(name="smoke", train_rows=train_rows, eval_rows=eval_rows),
         model=model or tiny_model(),
-        data=DataConfig(name=data, source=data, path=None if path is None else str(path), label_noise=0.2),
+        data=DataConfig(
+            name=data,
+            source=data,
+            path=None if path is None else str(path),
+            label_noise=0.2 if data == "embedded" else 0.0,
+        ),
         adapter=AdapterConfig(name=adapter),
         quantization=QuantizationConfig(name=quantization),
         hardware=HardwareConfig(name="cpu", device="cpu", precision="fp32", threads=1),

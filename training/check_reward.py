@@ -85,11 +85,11 @@ def _pair(line: str, where: str) -> tuple[str, str]:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{where}: no JSON ({one_line(error)}); {WANTED}") from error
     if not isinstance(row, dict):
-        raise UsageError(f"{where}: a {kind_of(row)}; {WANTED}")
+        raise UsageError(f"{where}: {kind_of(row)}; {WANTED}")
     prompt = row.get("prompt") if row.get("prompt") is not None else ""
     for name, value in (("prompt", prompt), *((name, row.get(name)) for name in ANSWERS)):
         if not isinstance(value, str):
-            found = f"{name} is a {kind_of(value)}" if name in row else f"no {name}"
+            found = f"{name} is {kind_of(value)}" if name in row else f"no {name}"
             raise UsageError(f"{where}: {found}; {WANTED}, each a text")
         if name in ANSWERS and not value.strip():
             raise UsageError(f"{where}: {name} is empty; {WANTED}")

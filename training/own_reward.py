@@ -66,7 +66,7 @@ def load(path: str) -> Callable[..., list[float]]:
     if function is None:
         raise SetupError(f"reward function {path}: {module} has no {name!r}; expected the name of a function in it")
     if not callable(function) or inspect.isclass(function) or inspect.iscoroutinefunction(function):
-        kind = "an async function" if inspect.iscoroutinefunction(function) else f"a {type(function).__name__}"
+        kind = "an async function" if inspect.iscoroutinefunction(function) else f"of type {type(function).__name__}"
         raise SetupError(f"reward function {path} is {kind}; expected a plain function")
     parameters = inspect.signature(function).parameters.values()
     if refused := [one.name for one in parameters if one.kind is one.POSITIONAL_ONLY]:

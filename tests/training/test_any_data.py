@@ -164,8 +164,28 @@ def test_a_judged_answer_is_good_or_bad(tmp_path: Path, tokenizer: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["data=preferences", "data.path=rows.jsonl"], "data=preferences; expected data=hh-rlhf or data=jsonl or"),
+        (["data=jsonl", "data.path=rows.jsonl", "data.split=test"], "data=jsonl; expected data=hh-rlhf or data=hub"),
+        (["data=hub", "data.path=rows.jsonl", "data.label_noise=0.1"], "data=hub; expected data=preferences beside"),
+    ],
+)
+def test_a_setting_that_the_data_would_not_read_is_refused(words: list[str], said: str) -> None:
+    with pytest.raises(SetupError, match="^" + re.escape(f"{words[-1]} has no effect with {said}")):
+        datasets.check(composed("algo=grpo", *words))
+
+
+def test_a_file_with_other_names_says_how_to_map_them(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "rows.jsonl", [{"question": "q"}, {"question": "r"}])
+    with pytest.raises(SetupError, match=re.escape("found question;") + ".*data=hub, data.columns.prompt=COLUMN"):
+        datasets.check(composed("algo=grpo", "data=jsonl", f"data.path={path}"))
+    datasets.check(composed("algo=grpo", f"data.path={path}", "data.columns.prompt=question"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
         (["data.columns.prompt=query"], "has no such column; it has answer, id, question, source"),
-        ([], "no column 'prompt'; found answer, id, question, source; expected prompt, chosen, rejected or prompt, "),
+        ([], "no column 'prompt'; found answer, id, question, source; expected prompt, chosen, rejected; or prompt, "),
         (["data.columns.prompt=id", "data.columns.completion=answer"], ": prompt is a number; expected a string"),
     ],
 )

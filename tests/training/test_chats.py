@@ -168,7 +168,7 @@ def test_a_chat_is_read_in_each_way_it_is_written(tmp_path: Path) -> None:
             "message 1 has from, value; expected role and content",
         ),
         ({"messages": "a"}, "sft", "messages is a string; expected a list of messages"),
-        ({"messages": []}, "sft", "messages is a list; expected a list of messages"),
+        ({"messages": []}, "sft", "messages is an empty list; expected a list of messages"),
         ({"chosen": [user("a"), assistant("b")], "rejected": [user("c"), assistant("d")]}, "dpo", "share no prompt"),
         (
             {"chosen": [assistant("b")], "rejected": [assistant("d")]},

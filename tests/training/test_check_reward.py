@@ -156,7 +156,7 @@ def test_data_that_are_no_pairs_are_one_line(tmp_path: Path) -> None:
     ("row", "words"),
     [
         ({"prompt": "a", "chosen": "b"}, "line 2: no rejected; expected preferences"),
-        ({"chosen": "b", "rejected": None}, "line 2: rejected is a null"),
+        ({"chosen": "b", "rejected": None}, "line 2: rejected is null"),
         ({"chosen": "b", "rejected": 5}, "line 2: rejected is a number"),
         ({"chosen": [{"role": "assistant", "content": "b"}], "rejected": "c"}, "line 2: chosen is a list"),
         ({"prompt": "a", "chosen": "b", "rejected": " "}, "line 2: rejected is empty"),

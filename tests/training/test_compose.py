@@ -270,7 +270,7 @@ def test_a_multirun_checks_every_job() -> None:
     assert "algo.beta" in refusal("--multirun", "algo=sft,dpo", "algo.beta=.2")
 
 
-@pytest.mark.parametrize("words", [["tier=nope"], ["+zzz=1"], ["train.max_steps=-1"]])
+@pytest.mark.parametrize("words", [["tier=nope"], ["+zzz=1"], ["train.max_steps=-1"], ["data.path=a.jsonl"]])
 def test_a_refusal_leaves_nothing_behind(words: list[str], tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(

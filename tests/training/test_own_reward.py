@@ -90,7 +90,7 @@ def own(name: str) -> tuple[str, str]:
         ("breaks", "cannot score the first 4 rows of the data: KeyError: 'solution'; it is given prompts, completions"),
         ("by_position", "takes completions by position alone"),
         ("later", "is an async function; expected a plain function"),
-        ("TEXT", "is a str; expected a plain function"),
+        ("TEXT", "is of type str; expected a plain function"),
         ("absent", "own_rewards has no 'absent'; expected the name of a function in it"),
     ],
 )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import islice
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from training.config import CanaryConfig
+from training.config import CanaryConfig, DataConfig
 from training.datasets import embedded, hh_rlhf, hub, jsonl
 from training.datasets.rows import Taken, digest, take
 from training.errors import SetupError, first_line
@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 TEXTS = ("prompt", "chosen", "rejected")
 # Each module has check(cfg), which loads nothing heavy, and load(cfg) -> RawData.
 SOURCES: dict[str, ModuleType] = {"embedded": embedded, "hh-rlhf": hh_rlhf, "jsonl": jsonl, "hub": hub}
+# What each reads of `data`: another value that somebody set would be ignored without a word.
+SETTINGS: dict[str, tuple[str, ...]] = {
+    "embedded": ("label_noise",),
+    "hh-rlhf": ("path", "revision", "split"),
+    "jsonl": ("path",),
+    "hub": ("path", "revision", "split", "subset", "held_out", "columns"),
+}
+OPTIONS = {"embedded": "preferences"}  # source → its option in conf/data, where that has another name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +55,18 @@ class DataStats:
 
 def check(config: CanaryConfig) -> None:
     """Raise SetupError unless the data can be trained on by the algorithm; loads neither torch nor datasets."""
-    _source(config).check(config)
+    source = _source(config)
+    _refuse_ignored(config.data)
+    source.check(config)
+
+
+def _refuse_ignored(data: DataConfig) -> None:
+    """Raise SetupError for a setting that the source does not read, naming the sources that do."""
+    reads, plain = SETTINGS[data.source], DataConfig()
+    for name in (field.name for field in fields(DataConfig) if field.name not in ("name", "source", *reads)):
+        if (value := getattr(data, name)) != getattr(plain, name):
+            others = " or ".join(f"data={OPTIONS.get(each, each)}" for each, read in SETTINGS.items() if name in read)
+            raise SetupError(f"data.{name}={value} has no effect with data={data.name}; expected {others} beside it")
 
 
 def load(config: CanaryConfig, tokenizer: Any) -> tuple[Dataset, Dataset, DataStats]:

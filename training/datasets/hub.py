@@ -78,10 +78,7 @@ def _rows(config: CanaryConfig, split: str, most: int) -> tuple[list[Row], int]:
     table = _table(config.data, split)
     names = _columns(config.data, table.column_names)
     where = f"data.path={config.data.path}, split {split}"
-    try:
-        reader = reader_of(config, names, where)
-    except SetupError as error:
-        raise SetupError(f"{error}; data.columns.prompt=COLUMN and the like say which is which") from error
+    reader = reader_of(config, names, where)
     names = {name: column for name, column in names.items() if reader.keeps or name in (*COLUMNS, "tools")}
     order = shuffled(len(table), KEY)[:most]
     found, refused = _read(reader, table.select_columns([*names.values()]).select(order).to_list(), order, names, where)

@@ -106,5 +106,5 @@ def _record(line: str, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise SetupError(f"{where}: no usable JSON ({type(error).__name__}); expected one object per line") from error
     if not isinstance(record, dict):
-        raise SetupError(f"{where}: a {kind_of(record)}; expected an object with {wanted()}")
+        raise SetupError(f"{where}: {kind_of(record)}; expected an object with {wanted()}")
     return record

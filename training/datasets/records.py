@@ -84,7 +84,7 @@ class Reader:
         if _is_chat(value):
             return _checked(value, name, where)
         if not isinstance(value, str):
-            raise SetupError(f"{where}: {name} is a {kind_of(value)}; expected a string, or a list of messages")
+            raise SetupError(f"{where}: {name} is {kind_of(value)}; expected a string, or a list of messages")
         if not value.strip():
             raise SetupError(f"{where}: {name} is empty; expected some text")
         try:
@@ -96,7 +96,7 @@ class Reader:
     def _messages(self, record: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
         value = record.get("messages")
         if not _is_chat(value):
-            raise SetupError(f"{where}: messages is a {kind_of(value)}; expected a list of messages")
+            raise SetupError(f"{where}: messages is {kind_of(value)}; expected a list of messages")
         return _checked(value, "messages", where)
 
     def _label(self, record: Mapping[str, Any], where: str) -> bool:
@@ -123,12 +123,15 @@ def reader_of(config: CanaryConfig, columns: Iterable[str], where: str) -> Reade
             "chosen, rejected; or use algo=sft or algo=ppo"
         )
     absent = next((name for name in PAIR if name not in found), "prompt")
-    raise SetupError(f"{where}: no column {absent!r}; found {named(found)}; expected {wanted(reads)}")
+    raise SetupError(
+        f"{where}: no column {absent!r}; found {named(found)}; expected {wanted(reads)}; with data=hub, "
+        "data.columns.prompt=COLUMN and the like say which is which"
+    )
 
 
 def wanted(reads: str = "answer") -> str:
     """The columns that would do, in words."""
-    return " or ".join(", ".join(columns) for columns in READS[reads])
+    return "; or ".join(", ".join(columns) for columns in READS[reads])
 
 
 def named(columns: Iterable[Any]) -> str:
@@ -137,9 +140,11 @@ def named(columns: Iterable[Any]) -> str:
 
 
 def kind_of(value: object) -> str:
-    """What the kind of a JSON value is called."""
-    names = {list: "list", dict: "object", bool: "boolean", int: "number", float: "number", type(None): "null"}
-    return names.get(type(value), "string")
+    """What a JSON value is, in words that follow "is"."""
+    if value == []:
+        return "an empty list"
+    names = {list: "a list", dict: "an object", bool: "a boolean", int: "a number", float: "a number"}
+    return "null" if value is None else names.get(type(value), "a string")
 
 
 def _pair(prompt: Any, chosen: Any, rejected: Any, where: str) -> tuple[Any, Any, Any]:
