@@ -189,5 +189,6 @@ class Capped(Detector):
     def _always(self) -> Detection | None:
         if self._least < self._rules.capped_share or self._outcome.ahead:
             return None
-        seen = f"at least {self._least:.0%} of the responses cut off in all {self._rows} rows so far, no reward gained"
+        seen = f"at least {self._least:.0%} of the responses cut off in all {self._rows} rows so far"
+        seen += "; no reward has risen since the first"
         return Detection(Level.WARN, seen)

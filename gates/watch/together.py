@@ -81,7 +81,7 @@ class NoSpread(Detector):
             return Detection(Level.CRITICAL, f"{seen}, and the reward fell")
         if self._inside < 2 * self._wanted or outcome.gained:
             return None
-        return Detection(Level.WARN, f"{seen}, and the reward has gained nothing")
+        return Detection(Level.WARN, f"{seen}, and no reward has risen since the first rows")
 
 
 class Displacement:

@@ -56,6 +56,18 @@ def test_each_verdict_and_its_exit_code(runs: dict[str, Path]) -> None:
         assert text.exit_code == result.exit_code
 
 
+def test_a_reward_that_rose_in_its_first_rows_is_not_said_to_have_gained_nothing(tmp_path: Path) -> None:
+    rewards = [0.395, 0.578, 2.23, *[2.25] * 37]  # GRPO with a learning rate that is far too high
+    rows = [
+        {"reward": one, "frac_reward_zero_std": float(at > 2), "completions/clipped_ratio": 1.0}
+        for at, one in enumerate(rewards)
+    ]
+    shown = replay(written(tmp_path, "rose.jsonl", rows)).stdout
+    assert "zero_spread_share" in shown
+    assert "truncated_share" in shown
+    assert shown.count("no reward has risen since the first") == 2
+
+
 def short_state(folder: Path, name: str, level: float) -> Path:
     """A trainer_state.json of Transformers' default: 300 steps, of which every fiftieth was logged."""
     rows = [{"step": 50 * n, "loss": level - 0.01 * n, "grad_norm": 1.0} for n in range(1, 7)]
