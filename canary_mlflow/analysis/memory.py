@@ -1,4 +1,4 @@
-"""The peak memory that PPO, DPO and SFT need for the same model, as runs in this store measured it."""
+"""The peak memory that each algorithm needs for the same model, as runs in this store measured it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from canary_mlflow.reports.study import Memory, Peak
 from canary_mlflow.tracking.histories import NOT_PROMOTABLE_TAG
 from canary_mlflow.tracking.points import read_points
 from canary_mlflow.tracking.schema import mlflow_key
+from canary_mlflow.tracking.trainers import REQUIRED
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run as MlflowRun
 
-ALGORITHMS = ("ppo", "dpo", "sft")
+ALGORITHMS = [name for name in REQUIRED if name != "trainer"]  # a user's own script may train anything
 # If two runs differ in one of these, their memory differs for another reason than their algorithm.
 LIKE = ("canary.model", "canary.tier", "canary.adapter", "canary.quantization", "canary.hardware.device")
 NEWEST = 100  # runs of an algorithm that are searched
@@ -42,6 +43,7 @@ def memory_of(client: MlflowClient, tags: Mapping[str, str]) -> Memory:
             values = points[run.info.run_id, KEY][:, 2]
             if len(values := values[np.isfinite(values)]):
                 highest[algo].append(float(values.max()))
+    absent = ", ".join(algo.upper() for algo in ALGORITHMS if not highest[algo])
     return Memory(
         like=like,
         peaks=[
@@ -49,7 +51,7 @@ def memory_of(client: MlflowClient, tags: Mapping[str, str]) -> Memory:
             for algo in ALGORITHMS
             if (each := highest[algo])
         ],
-        said=[f"No finished {algo.upper()} run of {like} in this store." for algo in ALGORITHMS if not highest[algo]],
+        said=[f"No finished run of {like} in this store: {absent}."] if absent else [],
     )
 
 

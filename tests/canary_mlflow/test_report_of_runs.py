@@ -53,23 +53,24 @@ def test_a_run_that_nobody_watched_is_watched_now(recorded: Any, tmp_path: Path)
 
 
 @pytest.mark.parametrize("page", [20, 1])  # of one run: the one that is like this one stands on a later page
-def test_memory_of_the_three_algorithms_is_set_side_by_side_like_with_like(
+def test_memory_of_the_algorithms_is_set_side_by_side_like_with_like(
     recorded: Any, tmp_path: Path, page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("canary_mlflow.analysis.memory.USED", page)
     name = f"model-{recorded.seed}"
-    sizes = {"ppo": (900.0, 1500.0, 1400.0), "dpo": (700.0, 900.0), "sft": (500.0, 600.0)}
+    sizes = {"ppo": (900.0, 1500.0, 1400.0), "dpo": (700.0, 900.0), "grpo": (800.0,), "sft": (500.0, 600.0)}
     ids = {algo: a_run(recorded, {"perf/peak_memory": size}, algo=algo, model=name) for algo, size in sizes.items()}
     a_run(recorded, {"perf/peak_memory": [9e5]}, algo="ppo", model=name, not_promotable="fault memory_ballast")
     a_run(recorded, {"perf/peak_memory": [8e5]}, algo="dpo", model=name, tier="nightly")
     a_run(recorded, {"perf/peak_memory": [7e5]}, algo="sft", model=name, completed="false")
     files = report(recorded, ids["sft"], tmp_path)
     peaks = {one["algo"]: one["median"] for one in files["json"]["memory"]["peaks"]}
-    assert peaks == {"ppo": 1500.0, "dpo": 900.0, "sft": 600.0}
+    assert peaks == {"ppo": 1500.0, "dpo": 900.0, "grpo": 800.0, "sft": 600.0}
     assert Page(files["html"]).figures["memory.ppo.median"] == 1500.0
     alone = a_run(recorded, {"perf/peak_memory": [1.0]}, model=f"{name}-alone")
     said = report(recorded, alone, tmp_path)["json"]["memory"]["said"]
-    assert said == [f"No finished {algo} run of {name}-alone, tier smoke in this store." for algo in ("PPO", "DPO")]
+    others = "DPO, KTO, REWARD, GRPO, RLOO, PPO"
+    assert said == [f"No finished run of {name}-alone, tier smoke in this store: {others}."]
 
 
 # What nobody should have to see a traceback of.
