@@ -235,7 +235,8 @@ def more_evidence(decision: Decision) -> str:
     if verdict.reason_code is ReasonCode.MISSING_DATA and (short := too_short(decision)):
         return short
     if verdict.reason_code is ReasonCode.MISSING_DATA:
-        return "Run it again so that every run finishes and records what the policy must have and the baseline has."
+        meant = f"If the change leaves it out on purpose: {bless_command(decision)}"
+        return f"Run it again so that every run finishes and records what the reason misses. {meant}"
     if verdict.reason_code is ReasonCode.INVALID_ENVIRONMENT:
         return QUIETER
     if verdict.more_runs:
