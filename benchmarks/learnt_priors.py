@@ -52,8 +52,8 @@ def cases(records: list[dict]) -> Iterator[Case]:  # type: ignore[type-arg]
 def learnt(champions: dict[str | None, Version], beside: str | None) -> Policy:
     """The policy with what all champions but the one judged beside tell."""
     others = [version for name, version in champions.items() if name != beside]
-    right = candidate_side(others[0])
-    resolved = SHIPPED.resolve(conditions(baseline_side(others[1], right), right))
+    right = candidate_side(others[0].runs)
+    resolved = SHIPPED.resolve(conditions(baseline_side(others[1].runs, right), right))
     found = spreads(resolved, [version.runs for version in others])
     return replace(SHIPPED, priors=(known_priors("learnt", {}, found),))
 

@@ -37,8 +37,8 @@ def judge(
     `share`: the share of the error levels that the look may spend; None takes the plan's. `accepted`: differing facts
     that somebody answers for.
     """
-    right = candidate_side(candidate)
-    left = baseline_side(baseline, right)
+    right = candidate_side(candidate.runs)
+    left = baseline_side(baseline.runs if baseline else (), right)
     known = conditions(left, right)
     typos, plan = tuple(unsaid(policy, known)), policy.resolve(known)
     policy = plan if look is None else plan.spending(plan.looks.shares[look - 1] if share is None else share)

@@ -36,7 +36,7 @@ class TopUp:
 def champion_runs(policy: Policy, baseline: Version | None, candidate: Version) -> int:
     """How many runs a candidate needs to replace the baseline: enough to be a baseline itself, and no fewer than the
     baseline has."""
-    there = baseline_side(baseline, candidate_side(candidate)).finished
+    there = baseline_side(baseline.runs if baseline else (), candidate_side(candidate.runs)).finished
     return max(policy.min_baseline_runs, planned(there))
 
 
@@ -102,7 +102,7 @@ def to_run_again(
 
 def stays_open(side: Version) -> bool:
     """Whether the runs that broke off leave a side undecided, however many of its other runs finish."""
-    return bool(candidate_side(side).broken_off or crashes(side.runs, None))
+    return bool(candidate_side(side.runs).broken_off or crashes(side.runs, None))
 
 
 def in_vain(policy: Policy, baseline: Version, candidate: Version) -> bool:
@@ -114,8 +114,8 @@ def in_vain(policy: Policy, baseline: Version, candidate: Version) -> bool:
 
 
 def _sides(policy: Policy, reference: Sequence[Run], candidate: Version) -> tuple[Policy, Side, Side]:
-    right = candidate_side(candidate)
-    left = baseline_side(Version(model="", version=None, runs=tuple(reference)), right)
+    right = candidate_side(candidate.runs)
+    left = baseline_side(reference, right)
     return policy.resolve(conditions(left, right)), left, right
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from canary_mlflow.errors import UsageError
 from gates import Policy, Run
 from gates.hard.hard_gates import hard_checks
-from gates.model.records import Version
 from gates.model.sides import Side, candidate_side, conditions, mismatches, once
 from gates.model.verdict import CheckOutcome
 from gates.model.wording import listed
@@ -16,7 +15,7 @@ from gates.model.wording import listed
 def each_once(groups: Sequence[Sequence[Run]]) -> tuple[list[tuple[Run, ...]], list[str]]:
     """The finished runs of each group, and why others are left out. A run in several groups, or a copy of one, counts
     only in the largest: counted twice, it would make the spread look more certain than it is."""
-    everyone = candidate_side(Version(model="", version=None, runs=tuple(run for group in groups for run in group)))
+    everyone = candidate_side(run for group in groups for run in group)
     waiting = {run.run_id for run in everyone.finished}
     good = []
     for group in sorted(groups, key=len, reverse=True):
@@ -46,7 +45,7 @@ def healthy(
 
 
 def _problem(policy: Policy, run: Run) -> str:
-    found = hard_checks(policy, candidate_side(Version(model="", version=None, runs=(run,))))
+    found = hard_checks(policy, candidate_side([run]))
     blocked = [check for check in found if check.outcome is CheckOutcome.BLOCK]
     return f"{blocked[0].metric}: {blocked[0].reason.removeprefix('1 of 1 runs: ')}" if blocked else ""
 

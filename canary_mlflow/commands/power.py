@@ -113,7 +113,7 @@ def find_champion(model: str, policy: str | None, tracking_uri: str | None) -> C
     client = existing_store(tracking_uri)
     number = aliased(client, model, "champion")
     found = version_side(client, model, number)
-    side = candidate_side(found.evidence)
+    side = candidate_side(found.evidence.runs)
     if not side.evidence:
         raise UsageError(f"{found.label}: found no runs to go by; expected a champion with its session; use --policy")
     return Champion(

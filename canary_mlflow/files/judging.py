@@ -31,8 +31,8 @@ def judge_files(
                 f"--history: found {counted(len(past), 'file')}; expected at least {LEAST_RUNS}, the oldest first; "
                 "give more, or none"
             )
-        side = candidate_side(right)
-        policy = with_history(policy, past, conditions(baseline_side(left, side), side))
+        side = candidate_side(right.runs)
+        policy = with_history(policy, past, conditions(baseline_side(left.runs, side), side))
         notes.append(f"spreads between runs are learnt from a history of {len(past)} files")
     return judge_sides(policy, left, right, notes)
 

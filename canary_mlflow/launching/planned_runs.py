@@ -96,7 +96,7 @@ class PlannedRuns:
     def missing(self, wanted: int, sides: Versions | None = None) -> Missing:
         """The runs that the candidate still lacks to have `wanted`, and the champion's runs that belong beside them."""
         _, baseline, candidate = sides or self.sides()
-        side = candidate_side(candidate)
+        side = candidate_side(candidate.runs)
         behind, fresh = (baseline.runs, baseline.fresh) if baseline else ((), ())
         # Without runs that were stopped, whose seeds are free. `make_again` handles those that broke off.
         evidence, count = side.evidence, max(0, wanted - planned(side.evidence))
@@ -136,7 +136,7 @@ class PlannedRuns:
 
     def made(self) -> int:
         """How many runs of its plan the candidate has."""
-        return planned(candidate_side(self.sides().candidate).evidence)
+        return planned(candidate_side(self.sides().candidate.runs).evidence)
 
     def make_again(self) -> None:
         """Repeat runs that broke off, or whose clock does not count, as often as the policy allows, and run the

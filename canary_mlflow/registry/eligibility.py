@@ -41,7 +41,7 @@ def holds_of(
     if promote is False:
         holds.append(Hold(by=HeldBy.ASKED, reason="only its verdict was asked for"))
     if verdict.outcome is Outcome.PASS or could_begin(policy, verdict):
-        needed, have = champion_runs(policy, baseline, candidate), planned(candidate_side(candidate).finished)
+        needed, have = champion_runs(policy, baseline, candidate), planned(candidate_side(candidate.runs).finished)
         if have < needed:
             like = f", as version {champion} has" if needed > policy.min_baseline_runs else ""
             reason = f"it has {counted(have, 'run')}, a champion needs {needed}{like}"

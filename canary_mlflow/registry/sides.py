@@ -43,9 +43,9 @@ def progress(
 ) -> Progress:
     """How far the version is in its plan against this champion. `rows`: the ledger's rows about the model, if already
     read."""
-    side = candidate_side(candidate)
+    side = candidate_side(candidate.runs)
     fresh = [run for run in (baseline.fresh if baseline else ()) if run.finished]
-    evidence = (*side.evidence, *baseline_side(baseline, side).evidence, *fresh)
+    evidence = (*side.evidence, *baseline_side(baseline.runs if baseline else (), side).evidence, *fresh)
     now = Taken(runs=planned(side.evidence), evidence=evidence_of(run.run_id for run in evidence))
     if rows is None:
         guard = guard_of(client)

@@ -88,7 +88,7 @@ def count(
     stopped = tuple(called(row) for row in same if not has_evidence(row))
     judged = [row for row in rows if row.kind == Kind.VERDICT and row.seq > since]
     earlier = [f"session {row.alias[:SHORT]} ({said_of(row.alias, judged)})" for row in before]
-    evidence = {run.run_id for run in candidate_side(candidate).evidence}
+    evidence = {run.run_id for run in candidate_side(candidate.runs).evidence}
     earlier += looks_before(session_id, judged, evidence)
     return Tries(number=len(earlier) + 1, earlier=tuple(earlier), stopped=stopped, open=begun)
 

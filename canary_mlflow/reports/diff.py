@@ -74,7 +74,7 @@ def _obstacle(baseline: Version, candidate: Version, labels: tuple[str, str], co
             return f"{label} has no runs"
     if FACTS not in compared:
         return "the exact facts of both sides are not recorded"
-    sides = candidate_side(baseline), candidate_side(candidate)
+    sides = candidate_side(baseline.runs), candidate_side(candidate.runs)
     for what in ("workload", "hardware"):
         if keys := [one.key for one in mismatches(*sides, what)]:
             return f"the {what} is not the same ({', '.join(keys)})"

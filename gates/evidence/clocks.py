@@ -116,7 +116,7 @@ class Pairs:
 def pair(policy: Policy, baseline: Version | None, stored: Side, candidate: Side) -> Pairs:
     """The valid pairs of a comparison, from the seeds that each side has exactly once. With pairs, the clocks of the
     candidate's runs are compared with the fresh ones', and those of the baseline's `stored` runs with each other."""
-    side = baseline_side(Version(model="", version=None, runs=baseline.fresh if baseline else ()), candidate)
+    side = baseline_side(baseline.fresh if baseline else (), candidate)
     invalid = invalid_clocks(policy, side.finished, candidate.finished)
     left, right = (_alone_with_their_seed(runs, invalid) for runs in (side.finished, candidate.finished))
     seeds = sorted(left.keys() & right.keys())

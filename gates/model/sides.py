@@ -66,13 +66,13 @@ class Side:
         return tuple(run for run in lost if often[run.seed] > again[run.seed])
 
 
-def candidate_side(version: Version) -> Side:
+def candidate_side(runs: Iterable[Run]) -> Side:
     """The candidate's side. A run that crashed on its own is evidence (against it); one stopped from outside is
     none."""
-    return _side(version.runs, _why_no_candidate_evidence)
+    return _side(runs, _why_no_candidate_evidence)
 
 
-def baseline_side(version: Version | None, candidate: Side) -> Side:
+def baseline_side(runs: Iterable[Run], candidate: Side) -> Side:
     """The baseline's side: as the candidate's, without runs that set no standard for others or that belong to the
     candidate."""
 
@@ -87,7 +87,7 @@ def baseline_side(version: Version | None, candidate: Side) -> Side:
             return f"it was made with {run.not_promotable}"
         return _why_no_candidate_evidence(run)
 
-    return _side(version.runs if version else (), why_not)
+    return _side(runs, why_not)
 
 
 def as_a_candidate(baseline: Version | None, candidate: Side) -> Side:

@@ -13,7 +13,7 @@ import pytest
 
 from canary_mlflow.tracking.histories import read_runs
 from canary_mlflow.tracking.trainers import required
-from gates.model.records import Run, Version
+from gates.model.records import Run
 from gates.model.sides import candidate_side
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,7 +52,7 @@ def test_a_run_on_trl_1_12_has_what_it_must_have(algo: str, runs: dict[str, Run]
     assert stored.info.status == "FINISHED"
     assert not stored.data.tags.get("canary.troubles")
     assert stored.data.tags["canary.invariants"] == "ok"
-    assert candidate_side(Version(model="m", version=None, runs=(run,))).evidence == (run,)
+    assert candidate_side([run]).evidence == (run,)
 
 
 def test_trls_ppo_is_measured_where_it_tells_nobody(runs: dict[str, Run]) -> None:

@@ -19,7 +19,7 @@ from canary_mlflow.tracking.histories import read_runs
 from canary_mlflow.tracking.probes import parameters
 from canary_mlflow.tracking.probes.finiteness import Finiteness
 from canary_mlflow.tracking.probes.gradients import Gradients, norms_of
-from gates.model.records import Run, Version
+from gates.model.records import Run
 from gates.model.sides import candidate_side
 
 
@@ -82,7 +82,7 @@ def test_an_essential_probe_that_breaks_half_way_leaves_no_evidence(
     assert (run.failure, status) == ("error", "FAILED")
     assert "probe gradients broke" in run.failure_reason
     assert "a sharded tensor of a new kind" in tags["canary.troubles"]
-    assert candidate_side(Version(model="m", version=None, runs=(run,))).evidence == ()
+    assert candidate_side([run]).evidence == ()
 
 
 def run_without_entropy(shared: Any, tiny: str, place: Path) -> tuple[Run, dict[str, str], str]:
@@ -103,7 +103,7 @@ def test_a_required_series_that_nobody_logged_leaves_no_evidence(shared: Any, ti
     run, _, status = run_without_entropy(shared, tiny, place)
     assert (run.failure, status) == ("error", "FAILED")
     assert "no value of entropy" in run.failure_reason
-    assert candidate_side(Version(model="m", version=None, runs=(run,))).evidence == ()
+    assert candidate_side([run]).evidence == ()
 
 
 def test_a_release_of_trl_that_never_logged_it_leaves_evidence(
@@ -112,7 +112,7 @@ def test_a_release_of_trl_that_never_logged_it_leaves_evidence(
     monkeypatch.setattr(fingerprint, "packages", lambda: {"trl": "0.18.2"})
     run, _, status = run_without_entropy(shared, tiny, place)
     assert (run.failure, status) == ("", "FINISHED")
-    assert candidate_side(Version(model="m", version=None, runs=(run,))).evidence == (run,)
+    assert candidate_side([run]).evidence == (run,)
 
 
 class Spoil(TrainerCallback):
