@@ -43,4 +43,4 @@ def compared(verdict: Verdict) -> list[str]:
 def unknown(verdict: Verdict) -> str:
     """The groups that are not recorded on both sides, so that nobody takes them for equal; '' if there are none."""
     missing = [group for group in GROUPS if group not in verdict.compared and group != WORKLOAD]
-    return f" Not recorded on both sides: {', '.join(missing)}." if verdict.compared and missing else ""
+    return f" Missing on one or both sides: {', '.join(missing)}." if verdict.compared and missing else ""

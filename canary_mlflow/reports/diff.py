@@ -107,7 +107,7 @@ def lines(diff: Diff) -> Iterator[str]:
     if equal:
         yield f"  Equal: {', '.join(equal)}."
     if unknown:
-        yield f"  Not recorded on both sides: {', '.join(unknown)}."
+        yield f"  Missing on one or both sides: {', '.join(unknown)}."
 
 
 def by_group(diff: Diff) -> Mapping[str, list[Difference]]:

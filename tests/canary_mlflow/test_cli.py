@@ -87,7 +87,7 @@ def test_what_changed_is_said_wherever_the_verdict_is_shown(recorded: Any, tmp_p
     said = " ".join(canary("compare", *sessions, *store).stdout.split())
     changed = "Changed: train.learning_rate 0.002 → 0.02; commit a1a1a1a → b3b3b3b (3 commits on); trl 1.15.0 → 1.16.0."
     assert changed in said
-    assert "Not recorded on both sides: facts, data." in said
+    assert "Missing on one or both sides: facts, data." in said
     found = json.loads(canary("compare", *sessions, *store, "--json").stdout)
     assert found["changed"].startswith(changed)
     assert [one["group"] for one in found["verdict"]["differences"]] == ["configuration", "code", "packages"]

@@ -110,7 +110,7 @@ def test_facts_of_other_work_and_facts_that_nobody_recorded_do_not_compare(told:
     shown = said("diff", told["first"], told["again"], code=3).stdout
     assert "Not comparable: the exact facts of both sides are not recorded." in shown
     assert (
-        "Not recorded on both sides: facts"
+        "Missing on one or both sides: facts"
         in said("compare", told["first"], told["again"], "--policy", "mine.yaml").stdout
     )
 

@@ -465,7 +465,7 @@ def test_what_changed_is_the_second_paragraph_everywhere(name: str) -> None:
     else:
         assert report.index("limit +15 %") < report.index("Changed: train.learning_rate 0.002 → 0.02.")
         assert report.index("Changed: ") < report.lower().index("next")
-    assert "Not recorded on both sides: facts, packages, data, hardware." in " ".join(report.split())
+    assert "Missing on one or both sides: facts, packages, data, hardware." in " ".join(report.split())
 
 
 @pytest.mark.parametrize("name", REPORTS)
