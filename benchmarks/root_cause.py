@@ -60,6 +60,7 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "memory_ballast": ("memory.at-once",),
     "slow_loader": ("time.data_wait", "time.between", "time.time_generate"),
     "slow_step_from_n": ("time.sets-in",),
+    "stalled_step": ("time.sets-in",),
     "gc_storm": ("time.between", "time.time_optimizer", "time.time_update"),
 }
 """What a fault is by its design, whatever it is called; several where it changes several things."""

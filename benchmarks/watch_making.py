@@ -14,7 +14,15 @@ from sessions import runs_of, store_of, train
 ROOT = Path(__file__).resolve().parents[1]
 ALGOS = ("sft", "dpo", "ppo")
 # They change speed or memory, which no stability signal shows.
-NO_INSTABILITY = {"none", "slow_loader", "slow_step_from_n", "gc_storm", "memory_leak", "memory_ballast"}
+NO_INSTABILITY = {
+    "none",
+    "slow_loader",
+    "slow_step_from_n",
+    "stalled_step",
+    "gc_storm",
+    "memory_leak",
+    "memory_ballast",
+}
 
 
 def instabilities() -> list[tuple[str, str]]:

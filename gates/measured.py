@@ -11,7 +11,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from gates.model.bound import all_host_bound
+from gates.model.bound import Bound, bound_of_sides
 from gates.model.records import Run
 
 WARMUP = 5
@@ -41,8 +41,8 @@ class Sides:
 
     @property
     def host_bound(self) -> bool:
-        """Whether the steps of both sides wait for the host's computing."""
-        return all_host_bound((*self.baseline, *self.candidate))
+        """Whether the steps of both sides wait for nothing but their host's computing."""
+        return bound_of_sides(self.baseline, self.candidate) is Bound.HOST
 
     def first(self, *names: str) -> str:
         """The first of these series that both sides have; '' for none."""

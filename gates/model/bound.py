@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 import numpy as np
@@ -21,23 +21,41 @@ class Bound(StrEnum):
 
     HOST = "host"
     DEVICE = "device"
+    IO = "io"
 
 
 def bound_of(hardware: Mapping[str, str]) -> dict[str, str]:
-    """The fact `bound`, by the hardware alone: on a CPU the host is the device. Empty if the hardware is not known."""
+    """The fact `bound`, by the hardware alone: on a CPU the host computes. Empty if the hardware is not known."""
     backend = hardware.get("backend", "").lower()
     return {"bound": Bound.HOST if backend == "cpu" else Bound.DEVICE} if backend else {}
 
 
-def all_host_bound(runs: Iterable[Run]) -> bool:
-    """Whether each run waits for its host and computes there; false without runs."""
-    found = [_host_bound(run) for run in runs]
-    return bool(found) and all(found)
+def bound_of_sides(baseline: Sequence[Run], candidate: Sequence[Run]) -> Bound | None:
+    """What the steps of both sides wait for, as far as their series tell; None where only the hardware does.
+
+    One run that waits for something else than its host is enough. A candidate that leaves out `step_wait`, which the
+    baseline has, may hide it.
+    """
+    runs = (*baseline, *candidate)
+    backends = {run.hardware.get("backend") for run in runs}
+    if backends == {"cpu"}:
+        hidden = any(map(_tells, baseline)) and not all(map(_tells, candidate))
+        return Bound.IO if hidden or any(map(_waits, runs)) else Bound.HOST
+    return Bound.HOST if backends == {"cuda"} and all(map(_waits_for_host, runs)) else None
 
 
-def _host_bound(run: Run) -> bool:
-    if run.hardware.get("backend") == "cpu":
-        return True
+def _tells(run: Run) -> bool:
+    return "step_wait" in run.series
+
+
+def _waits(run: Run) -> bool:
+    """Whether more than a tenth of the steps' time is waiting, on a CPU. First steps read libraries from the disk."""
+    waited, wall = (values[len(values) // 3 :] for values in map(run.finite, ("step_wait", "step_time")))
+    return bool(len(waited) and len(wall) and np.mean(waited) > (1 - COMPUTES) * np.mean(wall))
+
+
+def _waits_for_host(run: Run) -> bool:
+    """Whether a GPU idles for most of a step while the host computes."""
     used, wall, cpu = (run.finite(name) for name in ("gpu_utilization", "step_time", "step_cpu_time"))
     if not (len(used) and len(wall) and len(cpu)):
         return False

@@ -89,6 +89,7 @@ _TABLE = (
     # our PPO, where they are parts of iteration_time.
     _time("compute_time"),
     _time("data_wait", scale="identity"),
+    _time("step_wait", scale="identity"),
     _time("time_forward"),
     _time("time_backward"),
     _time("time_optimizer"),

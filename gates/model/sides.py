@@ -10,7 +10,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from gates.model.bound import Bound, all_host_bound
+from gates.model.bound import bound_of_sides
 from gates.model.metrics import METRICS, RECORDINGS, metrics_with
 from gates.model.records import Run, Version
 from gates.model.verdict import Check, Difference, ReasonCode, open_check
@@ -206,8 +206,8 @@ def conditions(baseline: Side, candidate: Side) -> dict[str, str]:
     states = tuple(zip(RECORDINGS, (late, before, now, METRICS), strict=True))
     found = {name: next(word for word, names in states if name in names) for name in METRICS}
     found["work"] = work_of(known, other)
-    if all_host_bound((*known.evidence, *other.evidence)):
-        found["bound"] = Bound.HOST
+    if bound := bound_of_sides(known.evidence, other.evidence):
+        found["bound"] = bound
     for what in ("workload", "hardware"):
         for key, values in values_of(candidate.evidence or candidate.runs, attrgetter(what)).items():
             if len(values) == 1:

@@ -22,8 +22,19 @@ def held(times: float, *, used: float = 10.0, cpu: float = 0.98, cost: float = 1
     }
 
 
-def verdict(make_run, make_version, smoke, baseline: dict, candidate: dict):
-    sides = [make_version(name, steps=STEPS, series_=series) for name, series in (("b", baseline), ("c", candidate))]
+def on_cpu(times: float, waits: float | None) -> dict:
+    """Series of a run on a CPU whose steps take `times` as long as usual, of which they wait for the share `waits`."""
+    wall = held(times)["step_time"]
+    waited = {} if waits is None else {"step_wait": waits * wall}
+    return {**held(times), "gpu_utilization": None, "step_cpu_time": (1 - (waits or 0.0)) * wall, **waited}
+
+
+def verdict(make_version, smoke, baseline: dict, candidate: dict, backend: str = "cuda"):
+    where = {"backend": backend, "device": "one"}
+    sides = [
+        make_version(name, steps=STEPS, series_=series, hardware=where)
+        for name, series in (("b", baseline), ("c", candidate))
+    ]
     return judge(smoke, *sides)
 
 
@@ -31,14 +42,14 @@ def deciding(found) -> set[str]:
     return {check.metric for check in found.checks if check.role is Role.GATE and "step" in check.metric}
 
 
-def test_a_busier_host_is_not_slower_code(make_run, make_version, smoke):
+def test_a_busier_host_is_not_slower_code(make_version, smoke):
     """As measured on an H200: unchanged PPO took 29 % longer in a session whose host was busy."""
-    found = verdict(make_run, make_version, smoke, held(1.0), held(1.29))
+    found = verdict(make_version, smoke, held(1.0), held(1.29))
     assert (found.outcome, deciding(found)) == (Outcome.PASS, {"step_cost"})
 
 
-def test_code_that_costs_the_host_more_blocks(make_run, make_version, smoke):
-    found = verdict(make_run, make_version, smoke, held(1.0), held(1.5, cost=1.5))
+def test_code_that_costs_the_host_more_blocks(make_version, smoke):
+    found = verdict(make_version, smoke, held(1.0), held(1.5, cost=1.5))
     assert (found.outcome, deciding(found)) == (Outcome.BLOCK, {"step_cost"})
 
 
@@ -50,12 +61,28 @@ def test_code_that_costs_the_host_more_blocks(make_run, make_version, smoke):
         ({}, {"cpu": 0.7}),  # the candidate sleeps: its host does not compute
     ],
 )
-def test_otherwise_the_clock_decides(make_run, make_version, smoke, baseline, candidate):
-    found = verdict(make_run, make_version, smoke, held(1.0, **baseline), held(1.29, **candidate))
+def test_otherwise_the_clock_decides(make_version, smoke, baseline, candidate):
+    found = verdict(make_version, smoke, held(1.0, **baseline), held(1.29, **candidate))
     assert (found.outcome, deciding(found)) == (Outcome.BLOCK, {"step_time"})
 
 
-def test_without_the_drivers_word_the_clock_decides(make_run, make_version, smoke):
+def test_without_the_drivers_word_the_clock_decides(make_version, smoke):
     without = {**held(1.29), "gpu_utilization": None}
-    found = verdict(make_run, make_version, smoke, held(1.0), without)
+    found = verdict(make_version, smoke, held(1.0), without)
     assert (found.outcome, deciding(found)) == (Outcome.BLOCK, {"step_time"})
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "outcome", "decides"),
+    [
+        ((1.0, 0.01), (1.5, 0.01), Outcome.PASS, "step_cost"),  # neighbours
+        ((1.0, 0.01), (1.5, 0.34), Outcome.BLOCK, "step_time"),  # the candidate sleeps
+        ((1.0, 0.01), (1.5, None), Outcome.BLOCK, "step_time"),  # and does not say so
+        ((1.0, None), (1.5, None), Outcome.PASS, "step_cost"),  # runs that nothing is known of
+        ((1.0, None), (1.5, 0.01), Outcome.PASS, "step_cost"),  # a baseline from before that was recorded
+        ((1.5, 0.34), (1.5, 0.34), Outcome.PASS, "step_time"),  # both do
+    ],
+)
+def test_waiting_that_takes_no_cpu_time_is_seen_by_the_clock(make_version, smoke, before, now, outcome, decides):
+    found = verdict(make_version, smoke, on_cpu(*before), on_cpu(*now), backend="cpu")
+    assert (found.outcome, deciding(found)) == (outcome, {decides})

@@ -41,6 +41,7 @@ DAILY = ("sft", "dpo", "ppo")  # test_algorithms.py strikes the others
 # So short that onset must come early, and so few values that a slowdown must be clear.
 SHORT = {
     "slow_step_from_n": ["fault.step=10", "fault.strength=1"],
+    "stalled_step": ["fault.step=10", "fault.strength=1"],
     "slow_loader": ["fault.strength=1"],
     "memory_leak": ["fault.strength=8"],
 }
@@ -58,7 +59,7 @@ LIKE_LR_HIGH = ("dpo_unstable_lr",)  # the same key
 LONG = ("entropy_collapse", "value_divergence")  # most of a minute each; reward_hack and kl_zero run PPO every day
 COSTS = ("step_cost", "iteration_cost", "data_wait")
 # Series that no rule of the policies judges, and what is too little of them to count.
-SERIES = {"data_wait": 0.003, "memory_growth": 1.0, "value_loss": 1.0}
+SERIES = {"data_wait": 0.003, "step_wait": 0.003, "memory_growth": 1.0, "value_loss": 1.0}
 
 
 def every_day() -> list[tuple[str, str]]:

@@ -19,7 +19,7 @@ from training.faults.numbers import InfGradient, NanBatch
 from training.faults.objective import EntropyCollapse, RewardHack, ValueDivergence
 from training.faults.reference import WrongReference
 from training.faults.settings import LearningRate, Settings
-from training.faults.slowness import GCStorm, SlowLoader, SlowStep
+from training.faults.slowness import GCStorm, SlowLoader, SlowStep, StalledStep
 
 if TYPE_CHECKING:
     from transformers import Trainer
@@ -43,6 +43,7 @@ FAULTS: Mapping[str, Fault] = {
     "wrong_reference": WrongReference(),
     "slow_loader": SlowLoader(),
     "slow_step_from_n": SlowStep(),
+    "stalled_step": StalledStep(),
     "gc_storm": GCStorm(),
     "memory_leak": MemoryLeak(),
     "memory_ballast": MemoryBallast(),

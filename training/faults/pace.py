@@ -31,12 +31,14 @@ class Pace:
         trainer.callback_handler.callbacks.insert(0, Calls(on_step_end=self._stop))
         trainer.add_callback(Calls(on_train_begin=self._start, on_step_end=self._start))
 
+    def seconds(self, units: float) -> float:
+        """How long `units` healthy units take; 0 before a healthy unit was measured."""
+        return units * statistics.median(self.times[FIRST:]) if len(self.times) > FIRST else 0.0
+
     def burn(self, units: float) -> None:
-        """Compute for as long as `units` healthy units take; not at all before a healthy unit was measured."""
-        if len(self.times) <= FIRST:
-            return
+        """Compute for as long as `units` healthy units take."""
         began = self._now()
-        until = began + units * statistics.median(self.times[FIRST:])
+        until = began + self.seconds(units)
         while self._now() < until:
             sum(range(200))  # about 2 µs
         self.burnt += self._now() - began

@@ -1,4 +1,4 @@
-"""Faults of time. They compute, because a step that sleeps takes no CPU time."""
+"""Faults of time. All but one compute; a step that sleeps takes no CPU time, and is seen by the clock."""
 
 from __future__ import annotations
 
@@ -27,6 +27,26 @@ class SlowStep(Fault):
                 pace.burn(each / pace.steps)
 
         trainer.add_callback(Calls(on_optimizer_step=slow))
+
+
+class StalledStep(Fault):
+    """After `step` optimizer steps, each sleeps for `strength` times a healthy step, as for a disk or a network."""
+
+    strengths = ANY_AMOUNT
+
+    def install(self, trainer: Trainer, fault: FaultConfig) -> None:
+        import time
+
+        from training.faults.pace import Calls, Pace
+
+        assert fault.strength is not None
+        pace, each = Pace(trainer), fault.strength
+
+        def stall() -> None:
+            if trainer.state.global_step >= fault.step:
+                time.sleep(pace.seconds(each / pace.steps))
+
+        trainer.add_callback(Calls(on_optimizer_step=stall))
 
 
 class SlowLoader(Fault):

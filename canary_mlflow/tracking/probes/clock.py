@@ -1,9 +1,11 @@
-"""Wall time and CPU time of a step, end to end, and how much of it was waiting for data."""
+"""Wall time and CPU time of a step, end to end, and how much of it was waiting."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from canary_mlflow.tracking.probes import Probe, Row, Setting
 
@@ -18,6 +20,10 @@ class Clock(Probe):
     `data_wait` lasts from the end of everything that belongs to the last step until the batches of this one are there;
     `compute_time` from there to the step's end. Transformers fetches all batches of an optimizer step before it reports
     that the step begins. PPO's rollout happens at the same point but is not waiting, so PPO has no data_wait.
+
+    `step_wait` is the time in which this thread neither computed nor stood in line for a core: it slept, or waited for
+    a disk, a network or other processes. CPU time does not have it, and neighbours do not add to it. Only on a CPU, on
+    Linux, and of one rank: others wait for each other, and with a GPU the trainer waits for that.
     """
 
     name = "clock"
@@ -29,6 +35,7 @@ class Clock(Probe):
         self._ready = 0.0  # when the next batch could be fetched
         self._began: float | None = None
         self._wait: Callable[[], None] | None = None
+        self._queue: int | None = None  # an open file with the time that this thread stood in line for a core
 
     def start(self, setting: Setting) -> None:
         self._idle_cpu, self._iterates = setting.idle_cpu, setting.iterates
@@ -36,6 +43,9 @@ class Clock(Probe):
             import torch
 
             self._wait = torch.cuda.synchronize
+        if setting.device == "cpu" and setting.ranks == 1:
+            with suppress(OSError):
+                self._queue = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
         self._step = self._iteration = self._mark = self._now()
         self._ready = self._mark[0]
 
@@ -43,8 +53,10 @@ class Clock(Probe):
         self._began = time.perf_counter()
 
     def step_ended(self, row: Row) -> None:
-        wall, cpu = now = self._now()
+        wall, cpu, waited = now = self._now()
         row["step_time"], row["step_cpu_time"] = wall - self._step[0], cpu - self._step[1]
+        if self._queue is not None:
+            row["step_wait"] = max(0.0, waited - self._step[2])
         if self._iterates and not self._epochs_seen:
             # TRL's PPOTrainer reports no epochs; its step is the iteration.
             row["iteration_time"], row["iteration_cpu_time"] = row["step_time"], row["step_cpu_time"]
@@ -60,9 +72,9 @@ class Clock(Probe):
 
     def paused(self) -> None:
         now = self._now()
-        lost = (now[0] - self._mark[0], now[1] - self._mark[1])
-        self._step = (self._step[0] + lost[0], self._step[1] + lost[1])
-        self._iteration = (self._iteration[0] + lost[0], self._iteration[1] + lost[1])
+        lost = (now[0] - self._mark[0], now[1] - self._mark[1], now[2] - self._mark[2])
+        self._step = (self._step[0] + lost[0], self._step[1] + lost[1], self._step[2] + lost[2])
+        self._iteration = (self._iteration[0] + lost[0], self._iteration[1] + lost[1], 0.0)
         self._mark = now
         self._ready = now[0]
 
@@ -77,7 +89,16 @@ class Clock(Probe):
         row["iteration_cpu_time"] = now[1] - self._iteration[1]
         self._iteration = now
 
-    def _now(self) -> tuple[float, float]:
+    def stop(self) -> None:
+        if self._queue is not None:
+            os.close(self._queue)
+            self._queue = None
+
+    def _now(self) -> tuple[float, float, float]:
         if self._wait is not None:
             self._wait()
-        return time.perf_counter(), time.process_time() - self._idle_cpu()
+        wall, cpu = time.perf_counter(), time.process_time() - self._idle_cpu()
+        if self._queue is None:
+            return wall, cpu, 0.0
+        in_line = int(os.pread(self._queue, 64, 0).split()[1]) / 1e9
+        return wall, cpu, wall - time.thread_time() - in_line
