@@ -9,6 +9,8 @@ from contextlib import suppress
 
 from canary_mlflow.tracking.probes import Probe, Row, Setting
 
+LONG = 0.002  # seconds of a pause from which its waiting is left out: a shorter one waits less than it costs to ask
+
 
 class Clock(Probe):
     """Times from one step's end to the next one's, starting when training begins.
@@ -33,6 +35,7 @@ class Clock(Probe):
         self._iterates = False
         self._epochs_seen = False
         self._ready = 0.0  # when the next batch could be fetched
+        self._mark = 0.0, 0.0, 0.0  # wall time, CPU time and waiting at the last step or pause
         self._began: float | None = None
         self._wait: Callable[[], None] | None = None
         self._queue: int | None = None  # an open file with the time that this thread stood in line for a core
@@ -46,14 +49,17 @@ class Clock(Probe):
         if setting.device == "cpu" and setting.ranks == 1:
             with suppress(OSError):
                 self._queue = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
-        self._step = self._iteration = self._mark = self._now()
+        wall, cpu, _ = self._now()
+        self._step = self._iteration = self._mark = wall, cpu, self._waited(wall)
         self._ready = self._mark[0]
 
     def step_began(self) -> None:
         self._began = time.perf_counter()
 
     def step_ended(self, row: Row) -> None:
-        wall, cpu, waited = now = self._now()
+        wall, cpu, _ = self._now()
+        waited = self._waited(wall)
+        now = wall, cpu, waited
         row["step_time"], row["step_cpu_time"] = wall - self._step[0], cpu - self._step[1]
         if self._queue is not None:
             row["step_wait"] = max(0.0, waited - self._step[2])
@@ -71,8 +77,11 @@ class Clock(Probe):
         self._ready = time.perf_counter()
 
     def paused(self) -> None:
-        now = self._now()
-        lost = (now[0] - self._mark[0], now[1] - self._mark[1], now[2] - self._mark[2])
+        wall, cpu, waited = self._now()
+        if wall - self._mark[0] > LONG:
+            waited = self._waited(wall)
+        now = wall, cpu, waited
+        lost = (wall - self._mark[0], cpu - self._mark[1], waited - self._mark[2])
         self._step = (self._step[0] + lost[0], self._step[1] + lost[1], self._step[2] + lost[2])
         self._iteration = (self._iteration[0] + lost[0], self._iteration[1] + lost[1], 0.0)
         self._mark = now
@@ -95,10 +104,13 @@ class Clock(Probe):
             self._queue = None
 
     def _now(self) -> tuple[float, float, float]:
+        """Wall time, CPU time, and the waiting as it was last looked at."""
         if self._wait is not None:
             self._wait()
-        wall, cpu = time.perf_counter(), time.process_time() - self._idle_cpu()
+        return time.perf_counter(), time.process_time() - self._idle_cpu(), self._mark[2]
+
+    def _waited(self, wall: float) -> float:
+        """Since an unknown time, how long this thread neither computed nor stood in line for a core."""
         if self._queue is None:
-            return wall, cpu, 0.0
-        in_line = int(os.pread(self._queue, 64, 0).split()[1]) / 1e9
-        return wall, cpu, wall - time.thread_time() - in_line
+            return 0.0
+        return wall - time.thread_time() - int(os.pread(self._queue, 64, 0).split()[1]) / 1e9
