@@ -78,11 +78,10 @@ def _as_one(side: str, finished: Sequence[Run]) -> Iterator[str]:
 
 
 def _rows_alone(baseline: Sequence[Run], candidate: Sequence[Run]) -> Iterator[str]:
-    """Data of which one side says which rows they are, and the other only how many."""
+    """Data of which the baseline only says how many rows they are, and the candidate which."""
     for key, here, there in values_of_both(baseline, candidate, attrgetter("workload")):
         if here != there and same_values(key, here, there):
-            side = "baseline" if len(here[0]) < len(there[0]) else "candidate"
-            yield f"{key}: the {side} says how many rows, not which, so that they are the same ones is not known"
+            yield f"{key}: the baseline says how many rows, not which, so that they are the same ones is not known"
 
 
 def _clocks(baseline: Sequence[Run], candidate: Sequence[Run], pairs: Pairs) -> Iterator[str]:

@@ -145,20 +145,22 @@ def _same_run(run: Run, other: Run) -> bool:
 
 def contradictions(facts: Mapping[str, str], others: Mapping[str, str]) -> list[str]:
     """The keys for which both have a value, and not the same."""
-    return [key for key in facts.keys() & others.keys() if not agree(key, facts[key], others[key])]
+    return [
+        key
+        for key in facts.keys() & others.keys()
+        if not (says_as_much(key, facts[key], others[key]) or says_as_much(key, others[key], facts[key]))
+    ]
 
 
-def agree(key: str, here: str, there: str) -> bool:
-    """Whether two values of a fact may be of one work. A release of a trainer that keeps the texts of a script's data
-    gives `300 rows, DIGEST`; one that drops them gives `300 rows`, which says less, but nothing else."""
+def says_as_much(key: str, here: str, there: str) -> bool:
+    """Whether `there` says of a fact what `here` says, or more. A release of a trainer that keeps the texts of a
+    script's data gives `300 rows, DIGEST`; one that drops them gives `300 rows`, which says less, but nothing else."""
     if here == there or not key.endswith("_data"):
         return here == there
     one, other = here.split("; "), there.split("; ")  # of several data sets
-    return len(one) == len(other) and all(map(_says_no_other, one, other))
-
-
-def _says_no_other(rows: str, others: str) -> bool:
-    return rows == others or rows.startswith(f"{others}, ") or others.startswith(f"{rows}, ")
+    return len(one) == len(other) and all(
+        more == rows or more.startswith(f"{rows}, ") for rows, more in zip(one, other, strict=True)
+    )
 
 
 def _why_no_candidate_evidence(run: Run) -> str:
@@ -237,8 +239,9 @@ def mismatches(baseline: Side, candidate: Side, what: str) -> tuple[Difference, 
 
 
 def same_values(key: str, here: Values, there: Values) -> bool:
-    """Whether both sides have the same values of a fact, or one value each, and one of them says less."""
-    return here == there or (len(here) == len(there) == 1 and agree(key, here[0], there[0]))
+    """Whether both sides have the same values of a fact, or one value each, and only the baseline's says less: what a
+    candidate does not say, it may hide."""
+    return here == there or (len(here) == len(there) == 1 and says_as_much(key, here[0], there[0]))
 
 
 def values_of_both(

@@ -159,12 +159,14 @@ def test_runs_of_one_side_must_agree_too(smoke, make_run, make_version):
     ("known", "counted"),
     [("300 rows, 5b457a3c", "300 rows"), ("a: 9 rows, 5b45; b: 8 rows, 1f", "a: 9 rows, 5b45; b: 8 rows")],
 )
-def test_rows_that_one_side_only_counted_may_be_the_same(smoke, make_version, known, counted):
+def test_rows_that_an_older_baseline_only_counted_may_be_the_same(smoke, make_version, known, counted):
     work = {"algo": "sft", "train_data": known}
     verdict = judge(smoke, make_version("a", workload=work | {"train_data": counted}), make_version("b", workload=work))
     assert verdict.outcome is Outcome.PASS
     assert verdict.differences == ()
     assert any("train_data: the baseline says how many rows, not which" in note for note in verdict.notes)
+    silent = judge(smoke, make_version("a", workload=work), make_version("b", workload=work | {"train_data": counted}))
+    assert silent.reason_code is ReasonCode.NOT_COMPARABLE, "a candidate that says less than the baseline may hide it"
     for other in (known.replace("5b45", "0000"), counted.replace("rows", "0 rows"), "9 rows, 5b45"):
         verdict = judge(
             smoke, make_version("a", workload=work | {"train_data": other}), make_version("b", workload=work)
