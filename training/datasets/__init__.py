@@ -18,15 +18,8 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 TEXTS = ("prompt", "chosen", "rejected")
-# Each module has check(cfg), which loads nothing heavy, and load(cfg) -> RawData.
+# Each module has SETTINGS, what it reads of `data`, check(cfg), which loads nothing heavy, and load(cfg) -> RawData.
 SOURCES: dict[str, ModuleType] = {"embedded": embedded, "hh-rlhf": hh_rlhf, "jsonl": jsonl, "hub": hub}
-# What each reads of `data`: another value that somebody set would be ignored without a word.
-SETTINGS: dict[str, tuple[str, ...]] = {
-    "embedded": ("label_noise",),
-    "hh-rlhf": ("path", "revision", "split"),
-    "jsonl": ("path",),
-    "hub": ("path", "revision", "split", "subset", "held_out", "columns"),
-}
 OPTIONS = {"embedded": "preferences"}  # source → its option in conf/data, where that has another name
 
 
@@ -56,16 +49,17 @@ class DataStats:
 def check(config: CanaryConfig) -> None:
     """Raise SetupError unless the data can be trained on by the algorithm; loads neither torch nor datasets."""
     source = _source(config)
-    _refuse_ignored(config.data)
+    _refuse_ignored(config.data, source.SETTINGS)
     source.check(config)
 
 
-def _refuse_ignored(data: DataConfig) -> None:
-    """Raise SetupError for a setting that the source does not read, naming the sources that do."""
-    reads, plain = SETTINGS[data.source], DataConfig()
+def _refuse_ignored(data: DataConfig, reads: tuple[str, ...]) -> None:
+    """Raise SetupError for a setting that the source would ignore without a word, naming the sources that read it."""
+    plain = DataConfig()
     for name in (field.name for field in fields(DataConfig) if field.name not in ("name", "source", *reads)):
         if (value := getattr(data, name)) != getattr(plain, name):
-            others = " or ".join(f"data={OPTIONS.get(each, each)}" for each, read in SETTINGS.items() if name in read)
+            able = [each for each, module in SOURCES.items() if name in module.SETTINGS]
+            others = " or ".join(f"data={OPTIONS.get(each, each)}" for each in able)
             raise SetupError(f"data.{name}={value} has no effect with data={data.name}; expected {others} beside it")
 
 

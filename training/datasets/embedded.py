@@ -14,6 +14,7 @@ from training.errors import SetupError
 
 Options = tuple[str, ...]
 
+SETTINGS = ("label_noise",)
 KEY = "preferences-1"  # a new number makes new data, hence a new digest and no comparison with the old
 PROMPTS = len(sentences.TASKS) * len(sentences.CONTEXTS) * len(sentences.QUESTIONS)
 HELD_OUT = PROMPTS // 8  # prompts that no training row has, whatever the tier

@@ -21,6 +21,7 @@ SUBSETS = (
     "helpful-rejection-sampled",
 )  # the hub's default four
 HUMAN, ASSISTANT = "\n\nHuman:", "\n\nAssistant:"
+SETTINGS = ("path", "revision", "split")
 KEY = "hh-rlhf-1"
 
 

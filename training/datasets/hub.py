@@ -13,6 +13,7 @@ from training.hub import Repository, locate
 
 BUILDERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".arrow": "arrow"}
 PATTERNS = ("README.md", *(f"*{suffix}{packed}" for suffix in BUILDERS for packed in ("", ".gz")))
+SETTINGS = ("path", "revision", "split", "subset", "held_out", "columns")
 KEY = "hub-1"
 SPARE = 2  # times as many rows as needed: some are left out later
 

@@ -15,6 +15,7 @@ from training.datasets.records import Reader, kind_of, reader_of, wanted
 from training.datasets.rows import RawData, Row, split_held_out
 from training.errors import SetupError
 
+SETTINGS = ("path",)
 KEY = "jsonl-1"
 
 
