@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from training.config import FaultConfig
@@ -9,6 +10,8 @@ from training.faults.fault import ANY_AMOUNT, Fault
 
 if TYPE_CHECKING:
     from transformers import Trainer
+
+    from training.faults.pace import Pace
 
 
 class SlowStep(Fault):
@@ -24,29 +27,20 @@ class SlowStep(Fault):
 
         def slow() -> None:
             if trainer.state.global_step >= fault.step:
-                pace.burn(each / pace.steps)
+                self.spend(pace, each / pace.steps)
 
         trainer.add_callback(Calls(on_optimizer_step=slow))
 
+    def spend(self, pace: Pace, units: float) -> None:
+        """Let as much time pass as `units` healthy units take."""
+        pace.burn(units)
 
-class StalledStep(Fault):
-    """After `step` optimizer steps, each sleeps for `strength` times a healthy step, as for a disk or a network."""
 
-    strengths = ANY_AMOUNT
+class StalledStep(SlowStep):
+    """The same by sleeping, as for a disk or a network."""
 
-    def install(self, trainer: Trainer, fault: FaultConfig) -> None:
-        import time
-
-        from training.faults.pace import Calls, Pace
-
-        assert fault.strength is not None
-        pace, each = Pace(trainer), fault.strength
-
-        def stall() -> None:
-            if trainer.state.global_step >= fault.step:
-                time.sleep(pace.seconds(each / pace.steps))
-
-        trainer.add_callback(Calls(on_optimizer_step=stall))
+    def spend(self, pace: Pace, units: float) -> None:
+        time.sleep(pace.seconds(units))
 
 
 class SlowLoader(Fault):
