@@ -96,8 +96,7 @@ class OnThisMachine:
         *,
         first: bool = True,
     ) -> list[Result]:
-        once = {"keep_weights": first, "profile": first}
-        return train_runs(client, session, config, self.loading, repeats, champion, **once)
+        return train_runs(client, session, config, self.loading, repeats, champion, keep_weights=first, profile=first)
 
     def train_one(self, client: MlflowClient, session: str, config: CanaryConfig, place: str) -> Result:
         return train_one(client, session, config, next(self.loading), place)
@@ -130,11 +129,11 @@ class OnCluster:
         first: bool = True,
     ) -> list[Result]:
         seeded = [replace(config, seed=config.seed + index) for index in range(repeats)]
-        units = [
-            unit_of(client, session, one, f"{index + 1}/{repeats}", champion, keep_weights=leads, profile=leads)
-            for index, one in enumerate(seeded)
-            for leads in [first and index == 0]
-        ]
+        units = []
+        for index, one in enumerate(seeded):
+            once = first and index == 0
+            place = f"{index + 1}/{repeats}"
+            units.append(unit_of(client, session, one, place, champion, keep_weights=once, profile=once))
         results: list[Result] = []
         for result, _ in trained(self.cluster, client, session, units):
             results.append(result)
