@@ -1,4 +1,4 @@
-"""What a step waits for: the host, whose speed its neighbours change, or the device."""
+"""What a step waits for, which says by which clock it is judged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMPUTES = 0.9
 
 
 class Bound(StrEnum):
-    """What a step waits for."""
+    """The host's computing, whose speed its neighbours change; the GPU; or something else, such as a disk."""
 
     HOST = "host"
     DEVICE = "device"
@@ -37,7 +37,7 @@ def bound_of_sides(baseline: Sequence[Run], candidate: Sequence[Run]) -> Bound |
     baseline has, may hide it.
     """
     runs = (*baseline, *candidate)
-    backends = {run.hardware.get("backend") for run in runs}
+    backends = {run.hardware.get("backend", "").lower() for run in runs}
     if backends == {"cpu"}:
         hidden = any(map(_tells, baseline)) and not all(map(_tells, candidate))
         return Bound.IO if hidden or any(map(_waits, runs)) else Bound.HOST
