@@ -14,13 +14,16 @@ from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
+from canary_mlflow.errors import UsageError
 from canary_mlflow.files.columns import Columns
 from canary_mlflow.files.from_columns import history_of
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
 from canary_mlflow.files.names import ROUNDED, is_canonical, name_of_column, step_column
+from gates.model.wording import counted
 
 _LEARNED = {"loss", "policy_loss", "reward_mean", "score_mean", "reward_margin"}
+_EVALUATED = {"eval_loss", "eval_reward"}  # all that a script may say that evaluates after each epoch
 LEAST = 5  # lines; fewer are a report rather than a log
 _ENOUGH = 12  # lines of a training of its own; epochs that begin again sooner are PPO's passes over a batch
 _NEARLY = 0.9  # of the rows: now and then a terminal mixes two lines
@@ -50,12 +53,20 @@ class _Line(NamedTuple):
 
 
 def read_script_lines(path: Path, lines: Iterable[str], notes: list[str]) -> History | None:
-    """The longest training of the form that occurs most often; None if no form does so often enough."""
+    """The longest training of the form that occurs most often; None if no line has a loss or a reward. Raises
+    UsageError if no form occurs often enough."""
     forms = _forms(path, lines)
-    learned = [rows for names, rows in forms.items() if not _LEARNED.isdisjoint(map(name_of_column, names))]
-    form = _usual(learned)
+    form = _usual(_with(_LEARNED, forms))
     if len(form) < LEAST:
+        form = _usual(_with(_EVALUATED, forms)) or form
+    if not form:
         return None
+    if len(form) < LEAST:
+        found = f"{counted(len(form), 'printed line')} with {', '.join(form[0].pairs)[:100]}"
+        raise UsageError(
+            f"{path}: {found}; expected at least {LEAST} with a loss or a reward; let the script print its loss every "
+            "few steps, such as `step 10 | loss: 2.31`, or train for more epochs"
+        )
     form = _joined(form, forms.values())
     trainings = _trainings(form)
     longest = max(trainings, key=len)
@@ -84,6 +95,11 @@ def _forms(path: Path, lines: Iterable[str]) -> dict[tuple[str, ...], list[_Line
         if not (bar and rows and rows[-1].pairs == pairs):
             rows.append(_Line(number, _count(_EPOCH.search(line)), _count(bar or _STEP.search(line)), pairs))
     return forms
+
+
+def _with(metrics: set[str], forms: dict[tuple[str, ...], list[_Line]]) -> list[list[_Line]]:
+    """The forms that have one of the metrics."""
+    return [rows for names, rows in forms.items() if not metrics.isdisjoint(map(name_of_column, names))]
 
 
 def _usual(forms: list[list[_Line]]) -> list[_Line]:

@@ -118,6 +118,16 @@ def test_an_evaluation_that_says_only_its_epoch_is_of_the_step_before_it(tmp_pat
     assert history.series["eval_loss"].values.tolist() == [0.6, 1.2]
 
 
+def test_a_script_that_only_evaluates_is_read_from_five_lines_on(tmp_path: Path) -> None:
+    """transformers' run_clm_no_trainer.py: a line per epoch, and no loss of training."""
+    form = "11/26/2026 10:42:56 - INFO - __main__ - epoch {0}: perplexity: 20.1 eval_loss: {0}.5\n"
+    lines = ["11/26/2026 10:42:00 - INFO - __main__ - ***** Running training *****\n", *map(form.format, range(5))]
+    assert values(read_history(write(tmp_path, "a.log", "".join(lines))), "eval_loss") == [0.5, 1.5, 2.5, 3.5, 4.5]
+    said = "3 printed lines with perplexity, eval_loss; expected at least 5 with a loss or a reward; let the script"
+    with pytest.raises(UsageError, match=said):
+        read_history(write(tmp_path, "b.log", "".join(lines[:4])))
+
+
 def test_the_longest_of_the_trainings_that_were_printed_is_read(tmp_path: Path) -> None:
     """One script may train several models; what is measured after a training belongs to it."""
 
