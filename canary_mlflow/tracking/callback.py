@@ -141,7 +141,7 @@ class CanaryCallback(Hooks):
         self._console = Console(running_trainer(), every)
         if state.is_world_process_zero:
             self._open(args, state, kwargs.get("model"))
-        algo = algorithm_of(args) if self.journal is None else self.journal.target.algo
+        algo = algorithm_of(args, running_trainer()) if self.journal is None else self.journal.target.algo
         setting = Setting(
             model=kwargs.get("model"),
             device=torch.device(args.device).type,

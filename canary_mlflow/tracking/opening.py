@@ -59,7 +59,7 @@ def open_target(request: Request, training: Training) -> Target:
     """Find or start the MLflow run. A wrong run id raises, as the caller's mistake; a dead store does not stop the
     training."""
     args = training.args
-    algo = (request.workload or {}).get("algo") or algorithm_of(args)
+    algo = (request.workload or {}).get("algo") or algorithm_of(args, training.trainer)
     target = Target(
         client=None,
         run_id=request.run_id or "",
@@ -69,7 +69,7 @@ def open_target(request: Request, training: Training) -> Target:
         environment=training.environment,
         warmup_steps=request.warmup_steps,
         folder=request.folder or Path(args.output_dir) / "canary",
-        # by the kind of trainer, whatever the work is called
+        # by the arguments, whatever the work is called: a trainer that takes no TRL arguments logs what it likes
         required=required(algorithm_of(args), vars(args), training.environment.get("trl", "")),
     )
     if not request.to_mlflow and given_run(request) is None:

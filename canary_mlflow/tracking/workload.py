@@ -14,12 +14,14 @@ OWN_WORK = ("packing", "num_generations", "max_completion_length")
 """Arguments of some trainers that set the amount of work; left out if a trainer lacks them, or they are off."""
 
 
-def algorithm_of(args: Any) -> str:
-    """sft, dpo, … from the class of the arguments (SFTConfig); `trainer` for TrainingArguments. A script's own class
-    (`class Arguments(SFTConfig)`) is what TRL's nearest class above it is."""
-    kinds = type(args).__mro__
-    trls = [kind.__name__ for kind in kinds if kind.__module__.partition(".")[0] == "trl"]
-    name = next((one for one in trls if not one.startswith("_")), kinds[0].__name__)
+def algorithm_of(args: Any, trainer: Any = None) -> str:
+    """sft, dpo, … from the class of the arguments (SFTConfig) or the trainer (DPOTrainer); `trainer` if neither is
+    TRL's. A script's own class (`class Arguments(SFTConfig)`) is what TRL's nearest class above it is."""
+    for value, ending in ((args, "Config"), (trainer, "Trainer")):
+        names = [kind.__name__ for kind in type(value).__mro__ if kind.__module__.partition(".")[0] == "trl"]
+        if name := next((one for one in names if not one.startswith("_")), ""):
+            return name.removesuffix(ending).lower() if name.endswith(ending) else "trainer"
+    name = type(args).__name__
     return name.removesuffix("Config").lower() if name.endswith("Config") else "trainer"
 
 

@@ -23,7 +23,7 @@ from mlflow.exceptions import MlflowException
 from peft import LoraConfig
 from safetensors.numpy import save_file
 from tiny_trainers import sft, trainer
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 from workplace import Workplace
 
 import canary_mlflow
@@ -403,6 +403,20 @@ def test_a_model_that_was_built_is_known_by_its_sizes() -> None:
     assert shape_of(small, small) == "SimpleNamespace num_hidden_layers 2 hidden_size 64 vocab_size 99"
     assert shape_of(large, large) != shape_of(small, small)
     assert shape_of(object(), None) == "object"
+
+
+def test_a_trainer_made_from_trls_tells_the_algorithm(shared: Any, tmp_path: Path) -> None:
+    """LLaMA-Factory's CustomDPOTrainer is made from TRL's and takes Transformers' arguments."""
+    from trl import DPOTrainer
+
+    canary = CanaryCallback(tracking_uri=shared.uri, experiment="recorded")
+    training = trainer("", tmp_path, [canary], max_steps=2)
+    own = {name: vars(Trainer)[name] for name in vars(DPOTrainer).keys() & vars(Trainer).keys()}
+    training.__class__ = type("CustomDPOTrainer", (DPOTrainer,), own)
+    training.train()
+    assert canary.run_id is not None
+    (run,) = read_runs(shared.client, [canary.run_id])
+    assert (run.completed, run.workload["algo"]) == (True, "dpo")
 
 
 def test_a_length_by_its_name_in_older_trl_is_the_same_work(shared: Any, tmp_path: Path) -> None:

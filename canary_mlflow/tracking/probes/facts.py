@@ -174,8 +174,8 @@ def schedule_of(scheduler: Any) -> str:
 
 def arguments(setting: Setting) -> Found:
     """The trainer's resolved arguments that differ from their class's defaults."""
-    args = setting.trainer.args
-    return {"class": type(args).__name__, "algo": algorithm_of(args), **changed_fields(args, args.to_dict())}
+    args, algo = setting.trainer.args, algorithm_of(setting.trainer.args, setting.trainer)
+    return {"class": type(args).__name__, "algo": algo, **changed_fields(args, args.to_dict())}
 
 
 def defaults(setting: Setting) -> Found:
