@@ -21,11 +21,11 @@ from canary_mlflow.policies import content_of, load_policy
 from canary_mlflow.registry.assessment import Options, assess
 from canary_mlflow.registry.audit import against_store
 from canary_mlflow.registry.gatekeeper import enact, gate
+from canary_mlflow.registry.new_version import register_version
 from canary_mlflow.registry.plugin import guarded_store
 from canary_mlflow.registry.policy_asked import policy_for
 from canary_mlflow.registry.policy_setting import set_policy
 from canary_mlflow.registry.reader import Reader
-from canary_mlflow.registry.versions import register_version
 
 CHAMPION, BLOCKED, BARE, ASIDE = "1", "2", "3", "4"  # versions of `m`; ASIDE has a PASS that has moved nothing yet
 # Models of which one version is sealed, with what its weights are.

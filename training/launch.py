@@ -17,10 +17,11 @@ from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.evidence import champion_runs
 from canary_mlflow.registry.gatekeeper import gate
 from canary_mlflow.registry.leftovers import clear
+from canary_mlflow.registry.new_version import register_version
 from canary_mlflow.registry.policy_asked import governing_policy
 from canary_mlflow.registry.session_gate import gate_change, gate_session
 from canary_mlflow.registry.session_rows import SEEDS_TAG, begin, record_runs
-from canary_mlflow.registry.versions import Weights, register_version
+from canary_mlflow.registry.versions import Weights
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.shown import say
 from canary_mlflow.tracking.holding import held

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from canary_mlflow.registry.versions import drop_unsealed
+from canary_mlflow.registry.new_version import drop_unsealed
 from canary_mlflow.tracking import owner
 from canary_mlflow.tracking.numbers import whole
 from canary_mlflow.tracking.owner import HEARTBEAT_TAG, LEASE_TAG

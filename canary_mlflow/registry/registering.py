@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.registry.evidence import refuse_profile
+from canary_mlflow.registry.new_version import register_version
 from canary_mlflow.registry.own_session import broken_off, check_name
-from canary_mlflow.registry.versions import SESSION_TAG, Weights, quoted, register_version
+from canary_mlflow.registry.versions import SESSION_TAG, Weights, quoted
 from canary_mlflow.tracking.fact_tags import facts_in
 from canary_mlflow.tracking.numbers import count
 from canary_mlflow.tracking.session import active_run, child_runs

@@ -17,10 +17,11 @@ from canary_mlflow.registry import locks
 from canary_mlflow.registry.acts import bless, override
 from canary_mlflow.registry.assessment import Options, assess
 from canary_mlflow.registry.gatekeeper import enact, gate
+from canary_mlflow.registry.new_version import register_version
 from canary_mlflow.registry.records import DESCRIPTION_LIMIT
 from canary_mlflow.registry.rollback import rollback
 from canary_mlflow.registry.session_gate import gate_change, gate_session
-from canary_mlflow.registry.versions import champion, register_version
+from canary_mlflow.registry.versions import champion
 from canary_mlflow.reports.text import render
 from gates.model.policy import Bootstrap, FreshBaseline, Policy
 from gates.model.verdict import Outcome, ReasonCode, verdict_from_dict

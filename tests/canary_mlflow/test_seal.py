@@ -15,8 +15,9 @@ from canary_mlflow.cli import canary
 from canary_mlflow.errors import UsageError
 from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.registry.guard_client import guard_of
+from canary_mlflow.registry.new_version import register_version
 from canary_mlflow.registry.seal import seal_version
-from canary_mlflow.registry.versions import Weights, register_version
+from canary_mlflow.registry.versions import Weights
 
 
 def run(it: Any, *words: str) -> Result:

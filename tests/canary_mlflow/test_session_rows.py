@@ -21,11 +21,12 @@ from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.registry import assessment, session_rows
 from canary_mlflow.registry.binding import is_same_run, run_digests
 from canary_mlflow.registry.guard_client import guard_of
+from canary_mlflow.registry.new_version import register_version
 from canary_mlflow.registry.origin import SOURCE_TAG, comes_from
 from canary_mlflow.registry.seal import require_seal, seal_version
 from canary_mlflow.registry.session_rows import SEEDS_TAG, Word, begin, record_runs
 from canary_mlflow.registry.sides import read_sides
-from canary_mlflow.registry.versions import SESSION_TAG, register_version
+from canary_mlflow.registry.versions import SESSION_TAG
 from canary_mlflow.tracking.histories import read_runs
 from canary_mlflow.tracking.rows import read_runs_from
 from canary_mlflow.tracking.session import PARENT_TAG

@@ -18,7 +18,8 @@ from workplace import Workplace
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.registry.acts import bless
-from canary_mlflow.registry.versions import Weights, register_version
+from canary_mlflow.registry.new_version import register_version
+from canary_mlflow.registry.versions import Weights
 from canary_mlflow.tracking.session import close_run, create_child_run, finish_session, open_session
 from canary_mlflow.tracking.store import prepare_store
 from training.assets.tiny import tiny_model_folder
