@@ -55,7 +55,7 @@ def test_a_signal_ends_the_fork(tmp_path: Path, sent: signal.Signals) -> None:
 
 @pytest.mark.parametrize(
     ("file", "environment"),
-    [("sitecustomize.py", {}), ("gates/__init__.py", {}), ("", {"HF_HUB_OFFLINE": "0"})],
+    [("sitecustomize.py", {}), ("gates/__init__.py", {}), ("", {"HF_HUB_VERBOSITY": "error"})],
     ids=["code that Python loads at its start", "other code of ours", "another setting of a library"],
 )
 def test_what_a_fork_would_not_be_is_a_process(tmp_path: Path, file: str, environment: dict[str, str]) -> None:
@@ -65,6 +65,29 @@ def test_what_a_fork_would_not_be_is_a_process(tmp_path: Path, file: str, enviro
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).touch()
     assert start("-c", FORKED, folder=tmp_path, **code, **environment).communicate()[0] == "False\n"
+
+
+OFFLINE = """
+import sys
+forked = "torch" in sys.modules
+from datasets import config
+from huggingface_hub import constants, is_offline_mode
+print(forked, constants.HF_HUB_OFFLINE, config.HF_HUB_OFFLINE, config.HF_DATASETS_OFFLINE, is_offline_mode())
+"""
+
+
+@pytest.mark.parametrize("said", ["1", "0", None])
+def test_a_fork_asks_a_hub_or_not_as_it_is_told(
+    tmp_path: Path, said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    environment = {} if said is None else {"HF_HUB_OFFLINE": said}
+    forked, real = (
+        start("-c", OFFLINE, folder=tmp_path, **environment, **more).communicate()[0].split()
+        for more in ({}, {"HF_HUB_VERBOSITY": "error"})
+    )
+    assert (forked[0], real[0]) == ("True", "False")
+    assert forked[1:] == real[1:] == [str(said == "1")] * 4
 
 
 STORE = """

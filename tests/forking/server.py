@@ -65,6 +65,7 @@ LATER = (
 # Read when libraries are loaded: a fork has the values of this process.
 READ_AT_START = ("PYTHON", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "OMP_", "MKL_", "LD_")
 NOT_READ = ("PYTHON", "PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")  # a fork's path is made anew
+OFFLINE = "HF_HUB_OFFLINE"  # read anew: whatever loads weights from a folder starts a process that asks no hub
 SITE = {"sitecustomize", "usercustomize"}  # Python loads them before it knows what it is to run
 CLEAN_PATH = sys.path[1:]
 FIRST = "CANARY_TEST_FIRST"  # a file of Python that a fork runs before all else, as a process does a sitecustomize
@@ -146,7 +147,7 @@ class Request:
         if self.words[:2] == ["-m", "submitit.local._local"]:
             return False  # known by the number of its process, which a fork does not have
         for key, value in self.environment.items():
-            if key.startswith(READ_AT_START) and key not in NOT_READ and os.environ.get(key) != value:
+            if key.startswith(READ_AT_START) and key not in (*NOT_READ, OFFLINE) and os.environ.get(key) != value:
                 return False
         first, *others = (Path(self.folder, entry) for entry in self.path)
         return not (shadows(first, loaded()) or any(shadows(each, loaded() | SITE) for each in others))
@@ -183,6 +184,7 @@ def become(request: Request) -> int:
     sys.path[:] = [*request.path, *CLEAN_PATH]
     sys.stdout.reconfigure(write_through="PYTHONUNBUFFERED" in os.environ)  # type: ignore[union-attr]
     seed_anew()
+    ask_a_hub_or_not()
     for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         usual = signal.default_int_handler if each == signal.SIGINT else signal.SIG_DFL
         signal.signal(each, signal.SIG_IGN if each in request.ignored else usual)
@@ -205,6 +207,15 @@ def seed_anew() -> None:
 
     np.random.seed()
     tempfile.tempdir = None
+
+
+def ask_a_hub_or_not() -> None:
+    """What the two libraries that know OFFLINE made of it when they were loaded."""
+    from datasets import config
+    from huggingface_hub import constants
+
+    offline = constants._is_true(os.environ.get(OFFLINE) or os.environ.get("TRANSFORMERS_OFFLINE"))
+    constants.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE = config.HF_DATASETS_OFFLINE = offline
 
 
 def outcome(words: list[str]) -> int:
