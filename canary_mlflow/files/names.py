@@ -27,6 +27,7 @@ RENAMED = {
     "train_loss_step": "loss",  # Lightning, which logs both
     "train_loss_epoch": "loss",
     "total_loss": "loss",
+    "current_loss": "loss",
     "lm loss": "loss",  # Megatron
     "lm_loss": "loss",
     "loss/train": "loss",  # also of the DPO paper's own code, as are the next ones
@@ -75,6 +76,11 @@ RENAMED = {
     "rewards/mean": "reward_mean",
     "avg_reward": "reward_mean",
     "episode_reward": "reward_mean",
+    "episodic_reward": "reward_mean",
+    "total_reward": "reward_mean",
+    "return": "reward_mean",
+    "episode_return": "reward_mean",
+    "episodic_return": "reward_mean",
     "ep_rew_mean": "reward_mean",
     "rollout/ep_rew_mean": "reward_mean",
     "policy_gradient_loss": "policy_loss",
@@ -93,6 +99,7 @@ RENAMED = {
     "rewards/std": "reward_std",
     "actor_loss": "policy_loss",
     "pg_loss": "policy_loss",
+    "rl_loss": "policy_loss",
     "reward_margins": "reward_margin",
     "reward_accuracies": "reward_accuracy",
     # TRL's of DPO, where a slash was not allowed.
@@ -160,9 +167,13 @@ VERL_SUMS: Mapping[str, tuple[str, ...]] = {  # parts of an iteration, seconds
     "time_update": ("timing_s/update_actor", "timing_s/update_critic"),
 }
 
-# wandb and TensorBoard put the split first; Transformers' own key of an evaluation is eval_<key>.
+# wandb and TensorBoard put the split first, CleanRL and environments a group; Transformers' own key of an evaluation is
+# eval_<key>.
 _MEANS = ("avg_", "average_", "mean_")  # of what a row stands for
-PREFIXES = {"train/": "", "eval/": "eval_", "val/": "eval_", "valid/": "eval_", "validation/": "eval_"}
+PREFIXES = {
+    **dict.fromkeys(("train/", "env/", "rollout/", "charts/", "losses/"), ""),
+    **dict.fromkeys(("eval/", "val/", "valid/", "validation/"), "eval_"),
+}
 
 # In this order: a wandb export has `_step` (its own row count) beside the trainer's `train/global_step`.
 # `current_steps` is LLaMA-Factory's (beside `total_steps`); ms-swift writes both into one, "10/200".

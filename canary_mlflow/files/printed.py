@@ -1,8 +1,9 @@
 """What a training printed to the console, among lines of all kinds: a Python dictionary per logged row (Transformers,
-TRL), or `step:1 - name:value - …` (verl)."""
+TRL), or a JSON object, or `step:1 - name:value - …` (verl)."""
 
 from __future__ import annotations
 
+import json
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,7 @@ from canary_mlflow.files.names import EPOCH, ROUNDED, VERL, is_canonical, name_o
 from canary_mlflow.files.verl import is_verl, translate
 
 _ROW = re.compile(r"\{'[^{}]*\}")
+_JSON_ROW = re.compile(r'\{"[^{}]*\}')  # a line of JSON among others
 _PAIR = re.compile(r"'([^']+)': ?'?([^,'{}\[\]()]+)'?(?=[,}])")  # numbers are text from Transformers 5 on
 _OF_VERL = re.compile(r"\bstep:(\d+) - (.*)")
 _VALUE = re.compile(r"(?<!\S)([^\s:]+):(?:np\.float\d+\()?([-+.\w]+)")
@@ -79,8 +81,21 @@ def _rows(lines: Iterable[str]) -> Iterator[dict[str, float]]:
                 yield translate({"step": int(found[1]), **row})
         for text in _ROW.findall(line) if "{'" in line else ():
             row = dict(_numbers(_PAIR.findall(text)))
-            if (EPOCH in row or step_column(row)) and any(is_canonical(name_of_column(key)) for key in row):
+            if _tells(row):
                 yield row
+        for text in _JSON_ROW.findall(line) if '{"' in line else ():
+            if _tells(row := _of_json(text)):
+                yield row
+
+
+def _tells(row: dict[str, float]) -> bool:
+    return bool(EPOCH in row or step_column(row)) and any(is_canonical(name_of_column(key)) for key in row)
+
+
+def _of_json(text: str) -> dict[str, float]:
+    with suppress(ValueError):
+        return {key: float(value) for key, value in json.loads(text).items() if isinstance(value, int | float)}
+    return {}
 
 
 def _mended(lines: Iterable[str]) -> Iterator[str]:

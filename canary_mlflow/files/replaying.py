@@ -12,14 +12,12 @@ from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import SHOWN
 from canary_mlflow.files.reading import read_history
 from canary_mlflow.files.runs import unread_of
-from canary_mlflow.files.watched import algo_of, watch_over
+from canary_mlflow.files.watched import LEARNING, REWARDS, algo_of, rows_that_tell, watch_over
 from gates.model.paradigm import Paradigm, named_paradigm, paradigm_of
 from gates.model.wording import listed
 from gates.watch import HEALTHY, Watch, WatchPolicy, WatchWarning
 
 UNKNOWN = "unknown"
-_REWARDS = ("reward_mean", "score_mean")
-_LEARNING = ("loss", "policy_loss", "reward_margin", *_REWARDS)  # one of them, to call a run healthy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,16 +75,17 @@ def replay_file(file: str | Path, policy: WatchPolicy, algo: str = "") -> Replay
 
 def _unseen(algo: str, history: History) -> Iterator[str]:
     """What a verdict on a policy says nothing of: its loss does not tell what was learned."""
-    if paradigm_of(algo, history.series) is Paradigm.REINFORCEMENT and history.series.keys().isdisjoint(_REWARDS):
+    if paradigm_of(algo, history.series) is Paradigm.REINFORCEMENT and history.series.keys().isdisjoint(REWARDS):
         yield "no reward found: whether the policy gets better is not known"
 
 
 def _unsure(watch: Watch, history: History, policy: WatchPolicy) -> Iterator[str]:
     """Why a run without a warning is not called healthy."""
-    if not watch.enough:
-        least = policy.rows.burn_in_least
-        yield f"too few rows to judge: {watch.rows}, and the watch needs {least} to know what is normal"
-    if history.series.keys().isdisjoint(_LEARNING):
+    told, least = rows_that_tell(history, watch), policy.rows.burn_in_least
+    if told < least:
+        of_all = f"{told} of {watch.rows} rows with a loss or a reward" if told < watch.rows else f"{told}"
+        yield f"too few rows to judge: {of_all}, and the watch needs {least} to know what is normal"
+    if history.series.keys().isdisjoint(LEARNING):
         strange = unread_of(history)
         hint = f"; nothing is read from {listed(strange, SHOWN)}: rename what is one of them" if strange else ""
         yield f"neither loss nor reward found: only {listed(list(watch.watched), SHOWN)} could be watched{hint}"

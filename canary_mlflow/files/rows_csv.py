@@ -29,7 +29,7 @@ def csv_header(path: Path, header: str, notes: list[str]) -> tuple[list[str], st
         names = []
     if header.startswith(_LFS):
         raise UsageError(f"{path}: a pointer of Git LFS; expected the file that it stands for; run git lfs pull")
-    if len(names) < 2:
+    if len(names) < 2 or names[0][:1].isdigit():  # the time at which a line was logged names no column
         raise UsageError(
             f"{path}: neither JSON nor CSV (it begins {header.strip()[:40]!r}); expected trainer_state.json, JSONL or "
             "CSV with a step column, or lines that a training printed"

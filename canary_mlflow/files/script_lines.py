@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from bisect import bisect
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import pairwise
 from operator import itemgetter
@@ -31,7 +31,7 @@ _LONGEST = 2000  # characters of a line
 _WORDS = 3  # in a name, such as "Avg Response Len"
 _BACK = 60  # characters before the last of them in which the others are looked for
 _PAIR = re.compile(
-    r"(?<![\w/.%-])([^\W\d][\w/.%-]*) ?[:=]\s{0,9}([-+]?(?:\d|\.\d|nan\b|inf\b)[^\s,|;:)\]}]*)", re.IGNORECASE
+    r"(?<![\w/.%-])([^\W\d][\w/.%-]*)['\"]? ?[:=]\s{0,9}([-+]?(?:\d|\.\d|nan\b|inf\b)[^\s,|;:)\]}]*)", re.IGNORECASE
 )
 # The same with nothing between, `iter 20: loss 2.31, time 40ms`: only in a line that says its step, and a name we know.
 _PLAIN = re.compile(
@@ -40,7 +40,7 @@ _PLAIN = re.compile(
 _BAR = re.compile(r"\| {0,9}(\d+)/\d+ \[")  # tqdm's count; its bar is drawn again and again with the values of before
 _STEP = re.compile(r"\b(?:step|iteration|iter|update)s?\b[ :=#\[]{0,3}(\d+)", re.IGNORECASE)
 _EPOCH = re.compile(r"\bepoch\b[ :=#\[]{0,3}(\d+)", re.IGNORECASE)
-_APART = re.compile(r"[][,|;()]| - ")  # ends what stands before a name
+_APART = re.compile(r"""[][,|;(){}'"]| - """)  # ends what stands before a name
 # Words of a name that make no other metric of it.
 _PASSED = {"avg", "average", "mean", "batch", "current", "running", "training"}
 
@@ -55,10 +55,7 @@ class _Line(NamedTuple):
 def read_script_lines(path: Path, lines: Iterable[str], notes: list[str]) -> History | None:
     """The longest training of the form that occurs most often; None if no line has a loss or a reward. Raises
     UsageError if no form occurs often enough."""
-    forms = _forms(path, lines)
-    form = _usual(_with(_LEARNED, forms))
-    if len(form) < LEAST:
-        form = _usual(_with(_EVALUATED, forms)) or form
+    forms, form = _chosen(_forms(path, lines))
     if not form:
         return None
     if len(form) < LEAST:
@@ -97,9 +94,28 @@ def _forms(path: Path, lines: Iterable[str]) -> dict[tuple[str, ...], list[_Line
     return forms
 
 
-def _with(metrics: set[str], forms: dict[tuple[str, ...], list[_Line]]) -> list[list[_Line]]:
+def _chosen(forms: Mapping[tuple[str, ...], list[_Line]]) -> tuple[Mapping[tuple[str, ...], list[_Line]], list[_Line]]:
+    """The forms, and the lines of the one that tells of the training; of an evaluation if none does often enough."""
+    form = _usual(_with(_LEARNED, forms))
+    if len(form) >= LEAST:
+        return forms, form
+    known = _by_known(forms)
+    varying = _usual(_with(_LEARNED, known))
+    return (known, varying) if len(varying) >= LEAST else (forms, _usual(_with(_EVALUATED, forms)) or form)
+
+
+def _with(metrics: set[str], forms: Mapping[tuple[str, ...], list[_Line]]) -> list[list[_Line]]:
     """The forms that have one of the metrics."""
     return [rows for names, rows in forms.items() if not metrics.isdisjoint(map(name_of_column, names))]
+
+
+def _by_known(forms: Mapping[tuple[str, ...], list[_Line]]) -> dict[tuple[str, ...], list[_Line]]:
+    """The lines by those of their names that we know: what else a line says may vary from row to row."""
+    merged: dict[tuple[str, ...], list[_Line]] = {}
+    for names, rows in forms.items():
+        known = {found for name in names if is_canonical(found := name_of_column(name))}
+        merged.setdefault(tuple(sorted(known)), []).extend(rows)
+    return {known: sorted(rows) for known, rows in merged.items()}
 
 
 def _usual(forms: list[list[_Line]]) -> list[_Line]:

@@ -9,6 +9,8 @@ from canary_mlflow.policies import load_watch
 from gates.model.paradigm import recorded_paradigm
 from gates.watch import Watch, WatchPolicy
 
+REWARDS = ("reward_mean", "score_mean")
+LEARNING = ("loss", "policy_loss", "reward_margin", *REWARDS)  # one of them, to call a run healthy
 _OFTEN = 0.1  # share of the rows
 
 
@@ -31,8 +33,15 @@ def algo_of(history: History) -> str:
     return "reinforce" if np.mean(loss.values < 0) > _OFTEN else ""
 
 
+def rows_that_tell(history: History, watch: Watch) -> int:
+    """Rows with the loss, the reward or the margin that most of them have: rows of evaluations say nothing of how the
+    training went. All rows if there is none of these."""
+    return max((len(history.series[name].values) for name in LEARNING if name in history.series), default=watch.rows)
+
+
 def critical_held(history: History, algo: str) -> str | None:
     """What the shipped watch would have held against the run, in one clause; "" for nothing, None if it has too few
     rows to tell, or none that the watch looks at. `algo`: "" for what the file says."""
     watch = watch_over(history, load_watch(), algo or algo_of(history))
-    return watch.critical_held if watch.watched and (watch.enough or watch.critical_held) else None
+    enough = rows_that_tell(history, watch) >= watch.policy.rows.burn_in_least
+    return watch.critical_held if watch.watched and (enough or watch.critical_held) else None

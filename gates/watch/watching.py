@@ -83,11 +83,6 @@ class Watch:
         return self._rows
 
     @property
-    def enough(self) -> bool:
-        """Whether there are enough rows to call a run healthy; with fewer, only rules on single rows can see harm."""
-        return self._rows >= self.policy.rows.burn_in_least
-
-    @property
     def stop_requested(self) -> bool:
         """Whether the training should end now: it is hopeless, and the policy says so."""
         return self._hopeless is not None and self.policy.on_critical is OnCritical.STOP

@@ -87,6 +87,33 @@ def test_what_a_script_prints_of_its_own_is_read(tmp_path: Path) -> None:
     assert read_history(write(tmp_path, "b.log", drawn)).series["loss"].steps.tolist() == list(range(0, 36, 3))
 
 
+def test_lines_may_say_now_more_and_now_less_beside_what_we_know(tmp_path: Path) -> None:
+    """A script that prints only the parts of a reward that this batch had."""
+    body = "".join(
+        f"[step {at:04}]  step={at}  loss={3 - at / 10}  mean_reward={at}  {'e/a' if at % 2 else 'b'}=1 d{at % 3}=2\n"
+        for at in range(12)
+    )
+    history = read_history(write(tmp_path, "a.log", "nohup: ignoring input\n" + body))
+    assert (values(history, "reward_mean"), history.series["loss"].steps.tolist()) == ([*range(12)], [*range(12)])
+
+
+def test_a_name_may_be_quoted_and_the_first_line_begin_with_its_time(tmp_path: Path) -> None:
+    row = "2025-09-23 08:59:11,896 - train - INFO - rl_loss: -0.0{0}, time: 1.1, data: {{'total_reward': {0}.5}}\n"
+    body = "2025-09-23 08:59:11,896 - train - INFO - batch 0 generated, length: 256\n"
+    history = read_history(write(tmp_path, "a.log", body + "".join(row.format(at) for at in range(1, 8))))
+    assert values(history, "reward_mean") == [at + 0.5 for at in range(1, 8)]
+    assert values(history, "policy_loss")[0] == -0.01
+    with pytest.raises(UsageError, match="neither JSON nor CSV"):
+        read_history(write(tmp_path, "b.log", body * 9))
+
+
+def test_json_among_other_lines_is_read(tmp_path: Path) -> None:
+    rows = [{"loss": 3.0 / at, "epoch": at / 10, "step": 10 * at, "note": "a"} for at in range(1, 9)]
+    body = "".join(f"INFO {json.dumps(row)}\n" for row in rows) + '{"epoch": 1.0, "name": "none"}\n{"loss": broken}\n'
+    history = read_history(write(tmp_path, "a.log", "Run of seed 42\nStep-by-step log:\n" + body))
+    assert (values(history, "loss")[:2], history.series["loss"].steps.tolist()[-1]) == ([3.0, 1.5], 80)
+
+
 def test_a_value_may_stand_beside_its_name_in_a_line_that_says_its_step(tmp_path: Path) -> None:
     """nanoGPT's lines; a sentence with the same words is none."""
     said = [f"iter {step}: loss {3 - step / 100:.4f}, time 31.20ms, mfu 14.5%\n" for step in range(0, 100, 10)]

@@ -91,6 +91,25 @@ def test_a_run_of_few_rows_is_unknown_and_not_healthy(tmp_path: Path, runs: dict
     assert replay(broken).stdout.split()[0] == "failed", "a NaN is one in the second row too"
 
 
+def test_rows_of_evaluations_do_not_make_a_run_of_few_rows_long(tmp_path: Path) -> None:
+    rows: Rows = [{"eval_loss": 3.0 + row % 2} for row in range(20)]
+    for row in range(0, 20, 4):
+        rows[row]["loss"] = 2.0 - row / 20
+    result = replay(written(tmp_path, "few.jsonl", rows))
+    assert (result.stdout.split()[0], result.exit_code) == ("unknown", 3)
+    assert "too few rows to judge: 5 of 20 rows with a loss or a reward, and the watch needs 12" in result.stdout
+
+
+def test_the_return_of_an_episode_is_a_reward_and_its_loss_may_rise(tmp_path: Path) -> None:
+    """As DQN and CleanRL log it."""
+    for reward, loss in (("Env/Episode_Reward", "Train/Loss"), ("charts/episodic_return", "losses/value_loss")):
+        rows: Rows = [{reward: row / 9 + row % 3, loss: 0.1 + row / 30} for row in range(90)]
+        (found,) = json.loads(replay(written(tmp_path, "rl.jsonl", rows), "--json").stdout)
+        assert found["verdict"] == "healthy"
+        (fell,) = json.loads(replay(written(tmp_path, "fell.jsonl", [*rows, *rows[:9] * 3]), "--json").stdout)
+        assert {one["stream"] for one in fell["warnings"]} == {"reward_mean"}
+
+
 def test_files_without_a_clock_are_judged_by_what_was_learned(tmp_path: Path) -> None:
     """Where smoke asks for a step time, `files` judges the loss; of six rows it says that they are too few."""
 
