@@ -7,10 +7,11 @@ from dataclasses import replace
 from functools import partial
 
 from gates.evidence.clocks import Pairs
+from gates.evidence.readings import TOO_SHORT, read
 from gates.model.policy import Policy
-from gates.model.records import Run
+from gates.model.records import Run, Version
 from gates.model.rules import MetricRule, Role, Worse
-from gates.model.sides import Side
+from gates.model.sides import Side, baseline_side, candidate_side, conditions
 from gates.model.summaries import SUMMARIES
 from gates.model.verdict import Check, CheckOutcome, Evidence, ReasonCode, Standing, check_of, undecided
 from gates.model.wording import change, counted, limit, p_value, quantity
@@ -59,6 +60,16 @@ def metric_checks(
     still_open = sum(check.outcome is CheckOutcome.INCONCLUSIVE for check in checks)
     together = concluded(POWER ** (1 / still_open)) if still_open > 1 else checks
     return checks, _more_runs(together) or _more_runs(checks)
+
+
+def too_short(policy: Policy, version: Version) -> str:
+    """Why no later version could PASS against this one, however good: its runs have too few values of a metric that
+    decides. '' if they have enough."""
+    side = candidate_side(version.runs)
+    resolved = policy.resolve(conditions(baseline_side((), side), side))
+    found = [read(resolved, rule, side.finished) for rule in resolved.rules if rule.role is Role.GATE]
+    problems = [why.removeprefix(f"{TOO_SHORT}: ") for values, why in found if not values and why.startswith(TOO_SHORT)]
+    return problems[0] if problems else ""
 
 
 def _as_judged(policy: Policy, rule: MetricRule, sides: Iterable[Sequence[Run]]) -> MetricRule:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from canary_mlflow.errors import UsageError
 from canary_mlflow.reports.decision import HeldBy, Hold
 from canary_mlflow.tracking.histories import NOT_PROMOTABLE_TAG
+from gates.metric_checks import too_short
 from gates.model.policy import Bootstrap, Policy
 from gates.model.records import Run, Version
 from gates.model.sides import candidate_side, planned
@@ -46,6 +47,8 @@ def holds_of(
             like = f", as version {champion} has" if needed > policy.min_baseline_runs else ""
             reason = f"it has {counted(have, 'run')}, a champion needs {needed}{like}"
             holds.append(Hold(by=HeldBy.RUNS, reason=reason, runs=needed))
+    if could_begin(policy, verdict) and (short := too_short(policy, candidate)):
+        holds.append(Hold(by=HeldBy.SHORT, reason=f"its runs are too short to judge later ones against: {short}"))
     return tuple(holds)
 
 

@@ -96,6 +96,9 @@ def held_back(decision: Decision) -> str:
         never = "it is judged and shown, never promoted and never a baseline"
         return f"{stays} Version {number} stays out: {load.reason}, so {never}. Train it again without."
     short = decision.hold(HeldBy.RUNS)
+    if hold := decision.hold(HeldBy.SHORT):
+        again = f"{longer(decision, 'train longer')}, or choose it all the same: {bless_command(decision)}"
+        return f"{stays} Version {number} is not promoted: {hold.reason}. {again}"
     if not decision.holds or not (decision.good or short):
         return ""
     held = f"{stays} Version {number} is not promoted: {decision.holds[0].reason}."
@@ -224,7 +227,7 @@ def more_evidence(decision: Decision) -> str:
     if verdict.reason_code is ReasonCode.BROKEN_OFF:
         return BROKEN
     if verdict.reason_code is ReasonCode.FAILS_ALIKE:
-        return ALIKE if verdict.baseline_runs else NOISY
+        return ALIKE if verdict.baseline_runs else f"{NOISY} Or choose it all the same: {bless_command(decision)}"
     if verdict.reason_code is ReasonCode.NOT_COMPARABLE:
         return f"Compare like with like, or start a new line with this one: {bless_command(decision)}"
     if verdict.reason_code is ReasonCode.FACTS_DIFFER:
@@ -250,11 +253,14 @@ def too_short(decision: Decision) -> str:
     open_ones = [check for check in decision.verdict.checks if check.outcome is CheckOutcome.INCONCLUSIVE]
     if not any(check.reason.startswith(TOO_SHORT) for check in open_ones):
         return ""
+    return longer(decision, "train longer on both sides, the champion's code first") + "."
+
+
+def longer(decision: Decision, how: str) -> str:
+    """From how many steps on the policy judges runs, and what to do with shorter ones, `how` to train longer first."""
     least = decision.verdict.policy["warmup_steps"] + decision.verdict.policy["min_steps"]
-    return (
-        f"This policy judges runs from {least} steps on: train longer on both sides, the champion's code first, or ask "
-        "for fewer in a policy of your own (warmup_steps, min_steps)."
-    )
+    fewer = "ask for fewer in a policy of your own (warmup_steps, min_steps)"
+    return f"This policy judges runs from {least} steps on: {how}, or {fewer}"
 
 
 def bless_command(decision: Decision) -> str:

@@ -78,7 +78,8 @@ def trained(place: Path, seeds: int = 3, **own: Any) -> str:
     """A session of one script, and its id."""
     with session("mine") as opened:
         for seed in range(seeds):
-            trainer("", place / str(seed), [CanaryCallback()], seed=seed, max_steps=40, **own).train()
+            usual = {"seed": seed, "max_steps": 40}
+            trainer("", place / str(seed), [CanaryCallback()], **usual | own).train()
     return opened.session_id
 
 
@@ -124,6 +125,17 @@ def test_a_session_is_registered_and_judged(store: str, tmp_path: Path, weights:
     runs = [client.get_run(run_id) for run_id in children(client, first)]
     assert sorted(run.data.tags["canary.seed"] for run in runs) == ["0", "1", "2"]
     assert {run.info.status for run in runs} == {client.get_run(first).info.status} == {"FINISHED"}
+
+
+def test_a_first_version_too_short_to_judge_others_by_is_no_champion(store: str, tmp_path: Path) -> None:
+    (tmp_path / "noisy.yaml").write_text("base: smoke\nhard: {learned: false}\n")
+    said("register", trained(tmp_path, max_steps=25))
+    held = " ".join(said("gate", "mine", "1", "--policy", "noisy.yaml", code=3).stdout.split())
+    assert "no champion. Version 1 is not promoted: its runs are too short to judge later ones against: " in held
+    assert "values after warm-up, the policy asks for 20. This policy judges runs from 30 steps on: train longer" in held
+    assert 'or choose it all the same: canary bless mine 1 --reason "…"' in held
+    said("register", trained(tmp_path, max_steps=35))
+    assert said("gate", "mine", "2", "--policy", "noisy.yaml").stdout.startswith("BOOTSTRAP  mine version 2")
 
 
 def children(client: MlflowClient, session_id: str) -> list[str]:
