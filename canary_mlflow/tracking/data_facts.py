@@ -9,6 +9,10 @@ from typing import Any
 MOST_ROWS = 200_000  # that are read for a digest, in a second or two before the first step; more are only counted
 BATCH = 1000
 DIGITS = 16
+IGNORED_LABEL = -100  # a token that is not learned, by PyTorch's convention
+
+_IGNORED = {"labels": IGNORED_LABEL, "mask": 0, "masks": 0}  # last word of a column → what is not counted in it
+_OF_TOKENS = ("ids", *_IGNORED)
 
 
 def data_of(trainer: Any) -> dict[str, str]:
@@ -65,25 +69,34 @@ def rows_in(name: str, data: Any) -> dict[str, int]:
         return {}
 
 
-def tokens_in(data: Any) -> dict[str, str]:
-    """For each column of token ids: `N in M rows, longest L, DIGEST`, independent of the rows' order. {} if the tokens
-    are made during training, or are too many to read."""
+def tokens_in(data: Any, name: str = "tokens") -> dict[str, str]:
+    """For each column of token ids, labels or masks: `N in M rows, longest L, DIGEST`, independent of the rows' order.
+    N leaves out what a mask or an ignored label says is not learned. {} if the tokens are made during training, or are
+    too many to read."""
     features = getattr(data, "features", None) or {}
-    columns = [name for name in sorted(features) if name.endswith("_ids") and name != "position_ids"]
+    columns = [column for column in sorted(features) if _holds_tokens(column, features[column])]
     if not columns or len(data) > MOST_ROWS:
         return {}
-    found = {name: Tokens() for name in columns}
+    found = {column: Tokens(without=_IGNORED.get(column.rpartition("_")[2])) for column in columns}
     for batch in data.select_columns(columns).with_format("arrow").iter(batch_size=BATCH):
-        for name in columns:
-            found[name].add(batch.column(name).combine_chunks())
-    return {f"tokens.{name}": str(one) for name, one in found.items()}
+        for column in columns:
+            found[column].add(batch.column(column).combine_chunks())
+    return {f"{name}.{column}": str(one) for column, one in found.items()}
+
+
+def _holds_tokens(column: str, feature: Any) -> bool:
+    """Whether each row of the column is a list of numbers for tokens, by its name and kind."""
+    kind = str(getattr(getattr(feature, "feature", None), "dtype", ""))
+    named = column != "position_ids" and column.rpartition("_")[2] in _OF_TOKENS
+    return named and kind.startswith(("int", "uint", "bool"))
 
 
 class Tokens:
-    """Counts and digests rows of token ids as they come, in Arrow's lists."""
+    """Counts and digests rows of token ids as they come, in Arrow's lists. `without`: what is not counted."""
 
-    def __init__(self) -> None:
+    def __init__(self, without: int | None = None) -> None:
         self.rows = self.count = self.longest = self.total = 0
+        self._without = without
 
     def add(self, lists: Any) -> None:
         """Add more rows; a missing row has no tokens."""
@@ -92,7 +105,8 @@ class Tokens:
         for length in lengths:
             self.total += int.from_bytes(hashlib.sha256(ids[at : at + length].tobytes()).digest()[:16], "big")
             at += length
-        self.rows, self.count, self.longest = self.rows + len(lengths), self.count + at, max(self.longest, *lengths, 0)
+        self.count += at if self._without is None else int((ids[:at] != self._without).sum())
+        self.rows, self.longest = self.rows + len(lengths), max(self.longest, *lengths, 0)
 
     def __str__(self) -> str:
         digest = f"{self.total % 16**DIGITS:0{DIGITS}x}"

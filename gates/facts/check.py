@@ -23,6 +23,8 @@ NAMES = {
     "training.groups": "the optimizer's groups",
     "parameters.trainable": "trainable parameters",
     "parameters.trainable_at_end": "trainable parameters at the end",
+    "labels.trained": "labels learned over the training",
+    "labels.evaluated": "labels of an evaluation",
     "outcome.ended": "the short training",
     "outcome.trainable": "trainable parameters at the end",
     "outcome.resumed_step": "the step after a checkpoint",

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from datasets import Dataset
 from mlflow import MlflowClient
 from tiny_trainers import sft
 
 from canary_mlflow import CanaryCallback, session
 from canary_mlflow.cli import canary
+from canary_mlflow.tracking.data_facts import tokens_in
 from canary_mlflow.tracking.fact_tags import LONGEST_TAG, facts_in, to_tags
 from canary_mlflow.tracking.histories import session_runs
 
@@ -56,6 +59,18 @@ def drop(trainer: Any) -> None:
             module.p = 0.5
 
 
+def mask(trainer: Any) -> None:
+    """Learn less of each row, from the second batch on, and ask an evaluation for less."""
+    collate, batches = trainer.data_collator, count()
+
+    def masked(rows: Any) -> Any:
+        batch = collate(rows)
+        batch["labels"][:, : 3 * (next(batches) > 0)] = -100
+        return batch
+
+    trainer.data_collator = masked
+
+
 @pytest.fixture(scope="module")
 def told(tiny: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A champion, the same again, and two scripts that were changed where no configuration tells of it."""
@@ -82,6 +97,7 @@ def test_a_script_records_what_it_exactly_was(told: Any) -> None:
     assert {"model.attention", "tokenizer.digest", "tokenizer.chat_template", "first.labels"} <= run.facts.keys()
     alike = {key for key in run.facts if run.facts[key] == other.facts[key]}
     of_a_seed = {key for key in run.facts if key.startswith("layer_drift.")} | {"first.tokens", "first.labels"}
+    of_a_seed.add("labels.trained")
     assert run.facts.keys() - alike == of_a_seed
 
 
@@ -179,6 +195,26 @@ def forged(uri: str, copy: Path, *, facts: bool = False) -> str:
         else:
             made.execute("UPDATE canary_ledger SET body = replace(body, 'frozen', 'forged') WHERE kind = 'facts'")
     return f"sqlite:///{copy}"
+
+
+def test_fewer_labels_block_where_the_first_step_does_not_show_them(tiny: str, place: Path) -> None:
+    (place / "mine.yaml").write_text(POLICY)
+    evaluated = {"eval_strategy": "steps", "eval_steps": 3}
+    sessions = [trained(tiny, **evaluated), trained(tiny, mask, **evaluated)]
+    shown = " ".join(said("compare", *sessions, "--policy", "mine.yaml").stdout.split())
+    assert "a gate would say BLOCK" in shown
+    assert "labels of an evaluation 37 → 25, labels learned over the training 149 → 125 in seeds 0, 1" in shown
+    found = json.loads(said("diff", *sessions, "--json", code=1).stdout)["differences"]
+    assert {"labels.trained", "labels.evaluated"} <= {one["key"] for one in found}
+    assert "first.labels" not in {one["key"] for one in found}
+
+
+def test_prepared_labels_and_masks_are_counted_of_both_sets() -> None:
+    rows = {"input_ids": [[5, 6, 7]], "labels": [[-100, 6, 7]], "completion_mask": [[0, 0, 1]], "user_ids": ["a"]}
+    found = {**tokens_in(Dataset.from_dict(rows)), **tokens_in(Dataset.from_dict(rows), "tokens.held_out")}
+    counts = {key: value.partition(" ")[0] for key, value in found.items()}
+    of_both = {"input_ids": "3", "labels": "2", "completion_mask": "1"}
+    assert counts == {f"tokens.{part}{key}": count for part in ("", "held_out.") for key, count in of_both.items()}
 
 
 def test_a_change_of_the_configuration_is_shown_and_blocks_nothing(told: Any) -> None:

@@ -105,6 +105,7 @@ def standard_probes() -> dict[str, Probe]:
     from canary_mlflow.tracking.probes.gradients import Gradients
     from canary_mlflow.tracking.probes.implied_kl import ImpliedKL
     from canary_mlflow.tracking.probes.invariants import Invariants
+    from canary_mlflow.tracking.probes.labels import Labels
     from canary_mlflow.tracking.probes.layer_drift import LayerDrift
     from canary_mlflow.tracking.probes.memory import Memory
     from canary_mlflow.tracking.probes.parameters import Parameters
@@ -130,5 +131,6 @@ def standard_probes() -> dict[str, Probe]:
         parameters,
         LayerDrift(parameters),
         ExactFacts(),
+        Labels(),
     )
     return {probe.name: probe for probe in probes}

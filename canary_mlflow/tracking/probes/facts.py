@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from canary_mlflow.tracking.data_facts import rows_in, tokens_in
+from canary_mlflow.tracking.data_facts import IGNORED_LABEL, rows_in, tokens_in
 from canary_mlflow.tracking.fact_tags import as_text, digest, to_tags
 from canary_mlflow.tracking.metrics_json import jsonable
 from canary_mlflow.tracking.probes import Probe, Row, Setting
@@ -24,7 +24,6 @@ from canary_mlflow.tracking.probes.forwards import ForwardHook
 from canary_mlflow.tracking.workload import algorithm_of
 from gates.facts.differences import INCIDENTAL
 
-IGNORED_LABEL = -100
 LOOKED_AT = ("input_ids", "labels", "attention_mask", "position_ids")
 NO_SETTING = frozenset({"_attn_implementation_autoset", "_name_or_path", "architectures", "base_model_name_or_path",
                         "logging_nan_inf_filter", "model_type", "peft_version", "runtime_config",
@@ -218,7 +217,8 @@ def rules_of(tokenizer: Any) -> str:
 def data(setting: Setting) -> Found:
     """Rows and tokens as the trainer prepared them."""
     train, held_out = (getattr(setting.trainer, f"{name}_dataset", None) for name in ("train", "eval"))
-    return {**rows_in("rows", train), **rows_in("held_out_rows", held_out), **tokens_in(train)}
+    rows = {**rows_in("rows", train), **rows_in("held_out_rows", held_out)}
+    return {**rows, **tokens_in(train), **tokens_in(held_out, "tokens.held_out")}
 
 
 GROUPS: Mapping[str, Callable[[Setting], Found]] = {

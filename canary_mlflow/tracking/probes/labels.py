@@ -1,0 +1,75 @@
+"""How many labels were learned in a training, and how many an evaluation asked for: whoever masks others trains or
+measures something else, which no loss need show."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from canary_mlflow.tracking.data_facts import IGNORED_LABEL
+from canary_mlflow.tracking.fact_tags import to_tags
+from canary_mlflow.tracking.probes import Probe, Setting
+from canary_mlflow.tracking.probes.forwards import ForwardHook
+
+
+class Labels(Probe):
+    """The facts `labels.trained`, over all steps of a training that reached its last one, and `labels.evaluated`, for
+    each evaluation on the way; several numbers if they differ.
+
+    Counted in the `labels` that the model's forward gets, without ignored ones; nothing for trainers that keep their
+    labels to themselves, nor under `torch.compile`, nor in a resumed training, which has not seen the first steps. An
+    evaluation after the training is not seen: by then no hook may be left on the model.
+    """
+
+    name = "labels"
+
+    def __init__(self) -> None:
+        self._hook: ForwardHook | None = None
+        self._trainer: weakref.ref[Any] | None = None  # it holds the callback, which must be seen to go with it
+        self._trained: torch.Tensor | None = None
+        self._evaluated: torch.Tensor | None = None
+        self._evaluations: set[int] = set()
+        self._found: dict[str, str] = {}
+
+    def start(self, setting: Setting) -> None:
+        if not setting.compiled and not setting.resumed:
+            self._trainer = None if setting.trainer is None else weakref.ref(setting.trainer)
+            self._hook = ForwardHook(setting.model, self._learn, self._evaluate)
+
+    def _learn(self, inputs: Mapping[str, Any], output: Any) -> None:
+        self._trained = _and(self._trained, inputs)
+
+    def _evaluate(self, inputs: Mapping[str, Any], output: Any) -> None:
+        self._evaluated = _and(self._evaluated, inputs)
+
+    def paused(self) -> None:
+        if self._evaluated is not None:
+            self._evaluations.add(int(self._evaluated))
+            self._evaluated = None
+
+    def ended(self) -> None:
+        state = getattr(self._trainer and self._trainer(), "state", None)
+        if self._trained is not None and state is not None and state.global_step == state.max_steps:
+            self._found["trained"] = str(int(self._trained))
+        if self._evaluations:
+            self._found["evaluated"] = ", ".join(map(str, sorted(self._evaluations)))
+
+    def stop(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+    def tags(self) -> Mapping[str, str]:
+        return to_tags({"labels": self._found})
+
+
+def _and(before: torch.Tensor | None, inputs: Mapping[str, Any]) -> torch.Tensor | None:
+    """The count with the labels of one more batch; it stays on its device until it is asked for."""
+    labels = inputs.get("labels")
+    if not isinstance(labels, torch.Tensor):
+        return before
+    count = (labels != IGNORED_LABEL).sum()
+    return count if before is None else before + count
