@@ -95,7 +95,7 @@ def test_files_are_judged_and_replayed_without_the_training_stack(
 
 
 def test_a_session_runs_from_the_wheel(core: Environment, stack: Path, tmp_path: Path) -> None:
-    words = ("algo=sft", "repeats=1", "gate.min_baseline_runs=1", "train.max_steps=8")
+    words = ("algo=sft", "repeats=1", "gate.min_baseline_runs=1", "train.max_steps=30")
     done = core.run("canary", "run", *words, cwd=tmp_path, PYTHONPATH=str(stack))
     assert done.returncode == 0, done.stderr
     assert "BOOTSTRAP" in done.stdout
