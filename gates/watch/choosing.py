@@ -9,7 +9,7 @@ from gates.watch.band import Band, BandDeviation
 from gates.watch.ceilings import Ceiling
 from gates.watch.drift import Drift
 from gates.watch.facts import Capped, NanGradients, NonFinite, Shrunk, ZeroLoss
-from gates.watch.learning import Flat, NoGainInReward, StaysZero
+from gates.watch.learning import Flat, Gradients, NoGainInReward, StaysZero
 from gates.watch.loss import LossRise, RewardFall
 from gates.watch.policy import WatchPolicy
 from gates.watch.together import Displacement, NoSpread, Outcome
@@ -89,7 +89,7 @@ def _loss(run: Situation) -> list[Detector]:
 
 def _grad_norm(run: Situation) -> list[Detector]:
     if run.rl:  # a batch whose rewards are all equal has no gradient: the usual norm tells nothing about the next
-        return []
+        return [Gradients(run.outcome)]
     return [StaysZero(run.policy.facts, Level.STOP)]
 
 
@@ -115,7 +115,7 @@ def _preference(stream: str) -> Callable[[Situation], list[Detector]]:
 _RULES: dict[str, Callable[[Situation], list[Detector]]] = {
     "loss": _loss,
     "grad_norm": _grad_norm,
-    "kl": lambda run: [StaysZero(run.policy.facts, Level.CRITICAL)] if run.rl else [],
+    "kl": lambda run: [StaysZero(run.policy.facts, Level.CRITICAL, run.outcome)] if run.rl else [],
     "learning_rate": lambda run: [StaysZero(run.policy.facts, Level.STOP)],
     "zero_spread_share": _spread,
     "response_length": lambda run: [Shrunk(run.policy.facts, run.outcome)] if run.rl else [],

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from gates.model.wording import figure
 from gates.watch.policy import FactRules
 from gates.watch.together import Outcome
-from gates.watch.warning import Detection, Level
+from gates.watch.warning import Detection, Detector, Level
 
 _SURE = 3.0  # standard errors that a mean must have moved: every sixth healthy run's reward falls by one, by luck
 # Of a normal: standard deviation over mean absolute difference of neighbours; error of a median over that of a mean.
@@ -19,12 +19,17 @@ _DIFF_TO_SD, _MEDIAN = 0.886, 1.253
 
 
 class StaysZero:
-    """A stream that has been exactly 0 since the first row; one row that is not 0 ends the rule for good."""
+    """A stream that has been exactly 0 since the first row; one row that is not 0 ends the rule for good.
+
+    `outcome`: what shows that the policy moves all the same, for a KL that was logged but not measured, as without a
+    penalty on it.
+    """
 
     rule = "no_learning"
-    __slots__ = ("_level", "_over", "_rows", "_seen")
+    __slots__ = ("_level", "_outcome", "_over", "_rows", "_seen")
 
-    def __init__(self, rules: FactRules, level: Level) -> None:
+    def __init__(self, rules: FactRules, level: Level, outcome: Outcome | None = None) -> None:
+        self._outcome = outcome
         self._rows = rules.frozen_rows
         self._level = level
         self._seen = 0
@@ -43,9 +48,25 @@ class StaysZero:
         return None if self._over else self._judge(self._rows // 2)
 
     def _judge(self, rows: int) -> Detection | None:
-        if self._seen < rows:
+        outcome = self._outcome
+        if self._seen < rows or (outcome is not None and (outcome.gradients or outcome.ahead)):
             return None
         return Detection(self._level, f"exactly 0 in all {self._seen} rows so far")
+
+
+class Gradients(Detector):
+    """Takes note for the other rules that gradients reach a policy; finds nothing itself: a batch whose answers all
+    earn the same has none."""
+
+    rule = "no_learning"
+    __slots__ = ("_outcome",)
+
+    def __init__(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+
+    def update(self, step: int, value: float) -> Detection | None:
+        self._outcome.gradients = self._outcome.gradients or value > 0
+        return None
 
 
 def fell(early: Sequence[float], late: Sequence[float], sure: float = _SURE) -> bool:

@@ -32,10 +32,11 @@ class Outcome:
     written. So the score alone counts where there is one.
     """
 
-    __slots__ = ("rewards",)
+    __slots__ = ("gradients", "rewards")
 
     def __init__(self) -> None:
         self.rewards: dict[str, Standing] = {}
+        self.gradients = False  # whether any reached the policy
 
     @property
     def falls(self) -> bool:

@@ -160,12 +160,22 @@ FACTS: list[tuple[str, Rows, list[tuple[int, str, str, str]]]] = [
     (
         "a NaN gradient later on",
         constant(40, grad_norm=1.0) + constant(1, grad_norm=NAN) + constant(9, grad_norm=1.0),
-        [(41, "WARN", "grad_norm", "nan_gradients")],
+        [],
+    ),
+    (
+        "two NaN gradients in a row later on",
+        constant(40, grad_norm=1.0) + constant(2, grad_norm=NAN) + constant(9, grad_norm=1.0),
+        [(42, "WARN", "grad_norm", "nan_gradients")],
+    ),
+    (
+        "a NaN gradient now and then",
+        constant(40, grad_norm=1.0) + (constant(1, grad_norm=NAN) + constant(9, grad_norm=1.0)) * 4,
+        [(71, "WARN", "grad_norm", "nan_gradients")],
     ),
     (
         "the probe counts values that are not numbers",
         constant(40, nonfinite=0.0) + constant(6, nonfinite=3.0),
-        [(41, "WARN", "nonfinite", "nan_gradients"), (44, "STOP", "nonfinite", "nan_gradients")],
+        [(42, "WARN", "nonfinite", "nan_gradients"), (44, "STOP", "nonfinite", "nan_gradients")],
     ),
     ("no label counts", constant(9, loss=0.0), [(5, "STOP", "loss", "zero_loss")]),
     (
@@ -200,7 +210,22 @@ FACTS: list[tuple[str, Rows, list[tuple[int, str, str, str]]]] = [
     ("no gradient for longer", constant(21, grad_norm=0.0), [(20, "STOP", "grad_norm", "no_learning")]),
     (
         "a policy that is the reference",
-        [{"kl": 0.0, "reward_mean": float(row)} for row in range(25)],
+        [{"kl": 0.0, "reward_mean": 0.1 * math.sin(2.4 * row)} for row in range(25)],
+        [(20, "CRITICAL", "kl", "no_learning")],
+    ),
+    (
+        "a KL that is not measured, as the reward shows",
+        [{"kl": 0.0, "reward_mean": 0.1 * row + 0.1 * math.sin(2.4 * row)} for row in range(60)],
+        [],
+    ),
+    (
+        "a KL that is not measured, as the gradients show",
+        [{"kl": 0.0, "grad_norm": 0.1 * (row % 2), "reward_mean": 0.1 * math.sin(2.4 * row)} for row in range(60)],
+        [],
+    ),
+    (
+        "a policy that no gradient reaches",
+        [{"kl": 0.0, "grad_norm": 0.0, "reward_mean": 0.1 * math.sin(2.4 * row)} for row in range(25)],
         [(20, "CRITICAL", "kl", "no_learning")],
     ),
     (
