@@ -19,7 +19,7 @@ from canary_mlflow.files.names import name_of_column
 from canary_mlflow.policies import load_watch
 from gates.watch import Watch, WatchPolicy
 
-MUST_CATCH = ("diverged", "nan", "zero_loss")
+MUST_CATCH = ("diverged", "nan", "zero_loss", "collapsed", "frozen")
 VERDICTS = ("healthy", "warned", "critical", "failed")
 LOST = ("critical", "failed")
 
@@ -55,8 +55,9 @@ def is_healthy(entry: dict[str, Any]) -> bool:
 
 
 def trainer_type(entry: dict[str, Any]) -> str:
-    """grpo (also RLOO), ppo, dpo (also ORPO) or sft (also everything else that learns from examples)."""
-    return {"grpo": "grpo", "rloo": "rloo", "ppo": "ppo", "dpo": "dpo", "orpo": "dpo"}.get(entry["kind"], "sft")
+    """grpo, rloo, ppo, rl (all other policies), dpo (also ORPO) or sft (all else that learns from examples)."""
+    kind = str(entry["kind"])
+    return {"orpo": "dpo"}.get(kind, kind if kind in ("grpo", "rloo", "ppo", "rl", "dpo") else "sft")
 
 
 def histories(arguments: argparse.Namespace) -> dict[str, Any]:
