@@ -167,6 +167,21 @@ VERL_SUMS: Mapping[str, tuple[str, ...]] = {  # parts of an iteration, seconds
     "time_update": ("timing_s/update_actor", "timing_s/update_critic"),
 }
 
+# torchtune's names in GiB, and axolotl's of 2024 and 2026.
+PEAKS_IN_GIB = ("peak_memory_alloc", "memory/max_mem_allocated(gib)", "memory/max_allocated (GiB)")
+RESERVED_IN_GIB = ("peak_memory_reserved", "memory/device_mem_reserved(gib)", "memory/device_reserved (GiB)")
+
+OTHER_UNITS: Mapping[str, tuple[str, float]] = {  # a column's name → (ours, its units in one of ours)
+    "step_time_ms": ("step_time", 1000),
+    "step_ms": ("step_time", 1000),
+    # Printed as `dt: 27.4ms` (build-nanogpt) and `time 31.20ms` (nanoGPT). Seconds may be the training's.
+    **dict.fromkeys(("dt_ms", "time_ms"), ("step_time", 1000)),
+    **dict.fromkeys(("dt_s", "step_time_s"), ("step_time", 1)),
+    **dict.fromkeys(("peak_memory_gb", "peak_memory_gib", "max_memory_gb", "max_mem_gb"), ("peak_memory", 1 / 1024)),
+    **dict.fromkeys(PEAKS_IN_GIB, ("peak_memory", 1 / 1024)),
+    **dict.fromkeys(RESERVED_IN_GIB, ("reserved_memory", 1 / 1024)),
+}
+
 # wandb and TensorBoard put the split first, CleanRL and environments a group; Transformers' own key of an evaluation is
 # eval_<key>.
 _MEANS = ("avg_", "average_", "mean_")  # of what a row stands for

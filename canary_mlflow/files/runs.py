@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import SHOWN
+from canary_mlflow.files.names import OTHER_UNITS
 from canary_mlflow.files.reading import read_history
 from canary_mlflow.files.sidecar import Sidecar, read_sidecar, sidecar_of
 from canary_mlflow.files.verl import MARKS
@@ -19,18 +20,6 @@ from gates.hard.hard_gates import OVERFLOWS
 from gates.model.metrics import metrics_with
 from gates.model.records import Run, Series, Version
 from gates.model.wording import listed
-
-# torchtune's names in GiB, and axolotl's of 2024 and 2026.
-PEAKS_IN_GIB = ("peak_memory_alloc", "memory/max_mem_allocated(gib)", "memory/max_allocated (GiB)")
-RESERVED_IN_GIB = ("peak_memory_reserved", "memory/device_mem_reserved(gib)", "memory/device_reserved (GiB)")
-
-OTHER_UNITS: Mapping[str, tuple[str, float]] = {  # a column's name → (ours, its units in one of ours)
-    "step_time_ms": ("step_time", 1000),
-    "step_ms": ("step_time", 1000),
-    **dict.fromkeys(("peak_memory_gb", "peak_memory_gib", "max_memory_gb", "max_mem_gb"), ("peak_memory", 1 / 1024)),
-    **dict.fromkeys(PEAKS_IN_GIB, ("peak_memory", 1 / 1024)),
-    **dict.fromkeys(RESERVED_IN_GIB, ("reserved_memory", 1 / 1024)),
-}
 
 TELLING = ("loss", "accuracy", "memory", "_mem_", "grad")
 TIMED = ("time", "seconds", "duration")

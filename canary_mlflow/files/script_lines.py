@@ -19,7 +19,7 @@ from canary_mlflow.files.columns import Columns
 from canary_mlflow.files.from_columns import history_of
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
-from canary_mlflow.files.names import ROUNDED, is_canonical, name_of_column, step_column
+from canary_mlflow.files.names import OTHER_UNITS, ROUNDED, is_canonical, name_of_column, step_column
 from gates.model.wording import counted
 
 _LEARNED = {"loss", "policy_loss", "reward_mean", "score_mean", "reward_margin"}
@@ -38,8 +38,9 @@ _PLAIN = re.compile(
     r"(?<![\w/.%-])([^\W\d][\w/.%-]*)\s{1,9}([-+]?(?:\d|\.\d|nan\b|inf\b)[^\s,|;:)\]}]*)", re.IGNORECASE
 )
 _BAR = re.compile(r"\| {0,9}(\d+)/\d+ \[")  # tqdm's count; its bar is drawn again and again with the values of before
-_STEP = re.compile(r"\b(?:step|iteration|iter|update)s?\b[ :=#\[]{0,3}(\d+)", re.IGNORECASE)
+_STEP = re.compile(r"\b(?:step|iteration|iter|update)s?\b[ :=#\[]{0,9}(\d+)", re.IGNORECASE)
 _EPOCH = re.compile(r"\bepoch\b[ :=#\[]{0,3}(\d+)", re.IGNORECASE)
+_TIME = re.compile(r"(.*\d)(ms|s)", re.DOTALL)  # a value with its unit
 _APART = re.compile(r"""[][,|;(){}'"]| - """)  # ends what stands before a name
 # Words of a name that make no other metric of it.
 _PASSED = {"avg", "average", "mean", "batch", "current", "running", "training"}
@@ -193,14 +194,20 @@ def _pairs(line: str) -> dict[str, float]:
     pairs: dict[str, float] = {}
     for found in _PAIR.finditer(line):
         with suppress(ValueError):
-            pairs.setdefault(_name_at(line, found), float(found[2]))
+            pairs.setdefault(*_value(_name_at(line, found), found[2]))
     if _STEP.search(line) or _EPOCH.search(line):
         for found in _PLAIN.finditer(line):
-            name = _name_at(line, found)
-            if is_canonical(name_of_column(name)):
-                with suppress(ValueError):
-                    pairs.setdefault(name, float(found[2]))
+            with suppress(ValueError):
+                name, value = _value(_name_at(line, found), found[2])
+                if is_canonical(name_of_column(name)) or name in OTHER_UNITS:
+                    pairs.setdefault(name, value)
     return pairs
+
+
+def _value(name: str, text: str) -> tuple[str, float]:
+    """The name, which a time's unit is part of, and the number. Raises ValueError if it is none."""
+    timed = _TIME.fullmatch(text)
+    return (f"{name}_{timed[2]}", float(timed[1])) if timed else (name, float(text))
 
 
 def _name_at(line: str, found: re.Match[str]) -> str:

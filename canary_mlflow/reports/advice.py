@@ -191,7 +191,8 @@ def after_files(decision: Decision) -> str:
     if verdict.outcome is Outcome.PASS:
         return "Nothing was written: files are judged, not promoted."
     if found := WITHOUT_VERSION.get(verdict.reason_code):
-        return found
+        timeless = verdict.reason_code is ReasonCode.MISSING_DATA and verdict.policy["name"] != "files"
+        return f"{found} The policy files asks for no times." if timeless else found
     if needed := verdict.more_runs:
         counting = " that count" if needed <= min(len(verdict.baseline_runs), len(verdict.candidate_runs)) else ""
         why = "; the notes say which do not" if counting else ""

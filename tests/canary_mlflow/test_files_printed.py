@@ -12,6 +12,7 @@ from history_files import values, write
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files import read_history
 from canary_mlflow.files.replaying import replay_file
+from canary_mlflow.files.runs import read_run
 from canary_mlflow.policies import load_watch
 
 PRINTED = """2026-01-01 12:00:00 INFO step, loss and more
@@ -129,6 +130,21 @@ def test_a_value_may_stand_beside_its_name_in_a_line_that_says_its_step(tmp_path
     assert values(read_history(write(tmp_path, "b.log", "".join(averages))), "loss")[0] == -0.01
     with pytest.raises(UsageError, match="neither JSON nor CSV"):
         read_history(write(tmp_path, "c.log", "it fell to a loss 3.0 again\n" * 20))
+
+
+KARPATHYS = (
+    "iter {0}: loss 2.5, time {1}ms, mfu 14.5%",
+    "step {0:5d} | loss: 2.5 | norm: 0.5 | dt: {1}ms | tok/sec: 9.1",
+)
+
+
+@pytest.mark.parametrize("form", KARPATHYS)
+def test_a_time_with_its_unit_is_the_steps(tmp_path: Path, form: str) -> None:
+    """nanoGPT's lines, and build-nanogpt's with the step in columns; without it, a slower step passed unseen."""
+    lines = "".join(f"{form.format(step, 30 + step)}\n" for step in range(8))
+    run, _ = read_run(write(tmp_path, "a.log", lines))
+    assert run.series["step_time"].values.tolist() == [at / 1000 for at in range(30, 38)]
+    assert run.series["loss"].steps.tolist() == list(range(8))
 
 
 @pytest.mark.parametrize("said", ["step {}/12 | ", ""])
