@@ -48,7 +48,8 @@ def import_(
     """Put finished trainings into MLflow.
 
     FILE is a trainer_state.json, our stability.jsonl or any JSONL or CSV with a step, verl's JSONL, a TensorBoard event
-    file or the folder of a run's event files. A file whose content is already there is not written again.
+    file or the folder of a run's event files. A file whose content is already there is not written again, unless it
+    is for another session.
 
     Runs of unknown workload or hardware are comparable with none. State them with --workload model=… --workload data=…
     --hardware gpu=…, in the same words for the same things, or put a JSON next to each file.
@@ -88,7 +89,7 @@ def write_all(
 
     client = prepare_store(tracking_uri)
     home = find_experiment(client, experiment)
-    before = {item.digest: find_import(client, item.digest) for item in items}
+    before = {item.digest: find_import(client, item.digest, session) for item in items}
     parent = ""
     if session and not all(before.values()):
         parent = start_run(client, home, {"canary.role": "session", NAME_TAG: session})

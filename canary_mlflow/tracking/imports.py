@@ -17,13 +17,14 @@ from canary_mlflow.files.runs import broken_down, run_of
 from canary_mlflow.files.watched import critical_held
 from canary_mlflow.tracking.learning import IMPROVES, learned
 from canary_mlflow.tracking.schema import CONFIG_PREFIX, is_fault, mlflow_key
-from canary_mlflow.tracking.session import NAME_TAG, PARENT_TAG, log_params, log_tags, start_run
+from canary_mlflow.tracking.session import NAME_TAG, PARENT_TAG, get_run, log_params, log_tags, start_run
 from gates.model.paradigm import paradigm_of
 from gates.model.records import Run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Metric
+    from mlflow.entities import Run as MlflowRun
 
 DIGEST = "canary.import.digest"
 BATCH = 1000  # MLflow's limit for one log_batch
@@ -74,11 +75,18 @@ def read_import(path: Path, stated: Stated) -> Imported:
     return Imported(path=path, kind=history.kind, digest=digest, algo=algo, run=run, notes=notes)
 
 
-def find_import(client: MlflowClient, digest: str) -> str:
-    """The id of the run that already holds this file; '' if there is none."""
+def find_import(client: MlflowClient, digest: str, session: str | None = None) -> str:
+    """The id of the run that already holds this file; '' if there is none. With `session`, one that a session of this
+    name has: a training that repeats bit for bit is a run of each side."""
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    found = client.search_runs(experiments, f"tags.`{DIGEST}` = '{digest}'", max_results=1) if experiments else []
-    return str(found[0].info.run_id) if found else ""
+    found = client.search_runs(experiments, f"tags.`{DIGEST}` = '{digest}'") if experiments else []
+    return next((str(run.info.run_id) for run in found if session is None or _session_of(client, run) == session), "")
+
+
+def _session_of(client: MlflowClient, run: MlflowRun) -> str:
+    """The name of the session that a run belongs to; '' for none."""
+    parent = run.data.tags.get(PARENT_TAG)
+    return str(get_run(client, parent).data.tags.get(NAME_TAG, "")) if parent else ""
 
 
 def write_import(client: MlflowClient, experiment: str, item: Imported, parent: str) -> str:

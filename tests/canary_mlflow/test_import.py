@@ -239,6 +239,15 @@ def test_the_same_content_is_imported_once(shared: Any, tmp_path: Path) -> None:
     assert "imported before as run" in canary("import", path, "--tracking-uri", shared.uri).stdout
 
 
+def test_a_training_that_repeats_bit_for_bit_is_a_run_of_both_sides(shared: Any, tmp_path: Path) -> None:
+    """Lightning's metrics.csv has no times: unchanged code gives the same file, and had no session to be judged as."""
+    path = trainer_state(tmp_path)
+    made = {name: imported(shared, path, "--session", name)[0] for name in ("before", "after")}
+    assert len({found["session_id"] for found in made.values()} - {None}) == 2
+    (again,) = imported(shared, path, "--session", "after")
+    assert (again["imported_before"], again["run_id"]) == (True, made["after"]["run_id"])
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
