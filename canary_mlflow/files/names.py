@@ -29,6 +29,9 @@ RENAMED = {
     "total_loss": "loss",
     "current_loss": "loss",
     "lm loss": "loss",  # Megatron
+    "loss train": "loss",  # litgpt
+    "reduced_train_loss": "loss",  # NeMo
+    "train_step_timing in s": "step_time",
     "lm_loss": "loss",
     "loss/train": "loss",  # also of the DPO paper's own code, as are the next ones
     "rewards_train/chosen": "chosen_reward",
@@ -174,8 +177,9 @@ RESERVED_IN_GIB = ("peak_memory_reserved", "memory/device_mem_reserved(gib)", "m
 OTHER_UNITS: Mapping[str, tuple[str, float]] = {  # a column's name → (ours, its units in one of ours)
     "step_time_ms": ("step_time", 1000),
     "step_ms": ("step_time", 1000),
-    # Printed as `dt: 27.4ms` (build-nanogpt) and `time 31.20ms` (nanoGPT). Seconds may be the training's.
-    **dict.fromkeys(("dt_ms", "time_ms"), ("step_time", 1000)),
+    # Printed as `dt: 27.4ms` (build-nanogpt), `time 31.20ms` (nanoGPT), `iter time: 384.79 ms` (litgpt) and
+    # `elapsed time per iteration (ms): 384.8` (Megatron). A time in seconds may be the whole training's.
+    **dict.fromkeys(("dt_ms", "time_ms", "iter time_ms", "time per iteration_ms"), ("step_time", 1000)),
     **dict.fromkeys(("dt_s", "step_time_s"), ("step_time", 1)),
     **dict.fromkeys(("peak_memory_gb", "peak_memory_gib", "max_memory_gb", "max_mem_gb"), ("peak_memory", 1 / 1024)),
     **dict.fromkeys(PEAKS_IN_GIB, ("peak_memory", 1 / 1024)),

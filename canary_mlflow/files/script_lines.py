@@ -31,7 +31,9 @@ _LONGEST = 2000  # characters of a line
 _WORDS = 3  # in a name, such as "Avg Response Len"
 _BACK = 60  # characters before the last of them in which the others are looked for
 _PAIR = re.compile(
-    r"(?<![\w/.%-])([^\W\d][\w/.%-]*)['\"]? ?[:=]\s{0,9}([-+]?(?:\d|\.\d|nan\b|inf\b)[^\s,|;:)\]}]*)", re.IGNORECASE
+    r"(?<![\w/.%-])([^\W\d][\w/.%-]*)['\"]?(?: \((ms|s)\))? ?[:=]\s{0,9}"
+    r"([-+]?(?:\d|\.\d|nan\b|inf\b)[^\s,|;:)\]}]*)(?: (ms|s)\b)?",
+    re.IGNORECASE,
 )
 # The same with nothing between, `iter 20: loss 2.31, time 40ms`: only in a line that says its step, and a name we know.
 _PLAIN = re.compile(
@@ -194,7 +196,7 @@ def _pairs(line: str) -> dict[str, float]:
     pairs: dict[str, float] = {}
     for found in _PAIR.finditer(line):
         with suppress(ValueError):
-            pairs.setdefault(*_value(_name_at(line, found), found[2]))
+            pairs.setdefault(*_value(_name_at(line, found), found[3], found[2] or found[4] or ""))
     if _STEP.search(line) or _EPOCH.search(line):
         for found in _PLAIN.finditer(line):
             with suppress(ValueError):
@@ -204,10 +206,11 @@ def _pairs(line: str) -> dict[str, float]:
     return pairs
 
 
-def _value(name: str, text: str) -> tuple[str, float]:
+def _value(name: str, text: str, unit: str = "") -> tuple[str, float]:
     """The name, which a time's unit is part of, and the number. Raises ValueError if it is none."""
-    timed = _TIME.fullmatch(text)
-    return (f"{name}_{timed[2]}", float(timed[1])) if timed else (name, float(text))
+    if timed := _TIME.fullmatch(text):
+        text, unit = timed[1], timed[2]
+    return (f"{name}_{unit}" if unit else name), float(text)
 
 
 def _name_at(line: str, found: re.Match[str]) -> str:

@@ -132,15 +132,18 @@ def test_a_value_may_stand_beside_its_name_in_a_line_that_says_its_step(tmp_path
         read_history(write(tmp_path, "c.log", "it fell to a loss 3.0 again\n" * 20))
 
 
-KARPATHYS = (
+TIMED = (
     "iter {0}: loss 2.5, time {1}ms, mfu 14.5%",
     "step {0:5d} | loss: 2.5 | norm: 0.5 | dt: {1}ms | tok/sec: 9.1",
+    "Epoch 1 | iter {0} step {0} | loss train: 2.500, val: n/a | iter time: {1}.00 ms (step)",
+    " [2026-11-26 14:00] iteration {0:8d}/ 60 | elapsed time per iteration (ms): {1}.0 | lm loss: 2.500000E+00 |",
+    "Training epoch 0, iteration {0}/7 | lr: 3e-06 | reduced_train_loss: 2.5 | train_step_timing in s: 0.0{1}",
 )
 
 
-@pytest.mark.parametrize("form", KARPATHYS)
+@pytest.mark.parametrize("form", TIMED)
 def test_a_time_with_its_unit_is_the_steps(tmp_path: Path, form: str) -> None:
-    """nanoGPT's lines, and build-nanogpt's with the step in columns; without it, a slower step passed unseen."""
+    """The lines of nanoGPT, build-nanogpt, litgpt, Megatron and NeMo; without it, a slower step passed unseen."""
     lines = "".join(f"{form.format(step, 30 + step)}\n" for step in range(8))
     run, _ = read_run(write(tmp_path, "a.log", lines))
     assert run.series["step_time"].values.tolist() == [at / 1000 for at in range(30, 38)]
