@@ -94,7 +94,23 @@ def _forms(path: Path, lines: Iterable[str]) -> dict[tuple[str, ...], list[_Line
         bar = _BAR.search(line)
         if not (bar and rows and rows[-1].pairs == pairs):
             rows.append(_Line(number, _count(_EPOCH.search(line)), _count(bar or _STEP.search(line)), pairs))
-    return forms
+    return _alike(forms)
+
+
+def _alike(forms: dict[tuple[str, ...], list[_Line]]) -> dict[tuple[str, ...], list[_Line]]:
+    """The forms, those taken together of which one says the same of what we know and only leaves out other values:
+    litgpt's `val: n/a` until its first evaluation. Such values are left out of all its lines."""
+    found: dict[tuple[str, ...], list[_Line]] = {}
+    for names in sorted(forms, key=len):
+        known = [name for name in names if _is_known(name)]
+        less = next((some for some in found if {*known} <= {*some} <= {*names}), names)
+        rows = [row._replace(pairs={name: row.pairs[name] for name in less}) for row in forms[names]]
+        found[less] = sorted([*found.get(less, ()), *rows])
+    return {names: found[names] for names in forms if names in found}
+
+
+def _is_known(name: str) -> bool:
+    return is_canonical(name_of_column(name)) or name in OTHER_UNITS
 
 
 def _chosen(forms: Mapping[tuple[str, ...], list[_Line]]) -> tuple[Mapping[tuple[str, ...], list[_Line]], list[_Line]]:
@@ -201,7 +217,7 @@ def _pairs(line: str) -> dict[str, float]:
         for found in _PLAIN.finditer(line):
             with suppress(ValueError):
                 name, value = _value(_name_at(line, found), found[2])
-                if is_canonical(name_of_column(name)) or name in OTHER_UNITS:
+                if _is_known(name):
                     pairs.setdefault(name, value)
     return pairs
 

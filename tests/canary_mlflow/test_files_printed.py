@@ -150,6 +150,13 @@ def test_a_time_with_its_unit_is_the_steps(tmp_path: Path, form: str) -> None:
     assert run.series["loss"].steps.tolist() == list(range(8))
 
 
+def test_a_value_that_is_missing_from_some_lines_makes_no_other_training_of_them(tmp_path: Path) -> None:
+    """litgpt: n/a until the first evaluation; half of the training was left out."""
+    lines = [f"iter {at} | loss train: {9 - at}.5, val: {'n/a' if at < 4 else '2.9'} | lr: 1e-3\n" for at in range(8)]
+    loss = read_history(write(tmp_path, "a.log", "".join(lines))).series["loss"]
+    assert (loss.steps.tolist(), loss.values.tolist()) == (list(range(8)), [9.5 - at for at in range(8)])
+
+
 @pytest.mark.parametrize("said", ["step {}/12 | ", ""])
 def test_an_evaluation_that_says_only_its_epoch_is_of_the_step_before_it(tmp_path: Path, said: str) -> None:
     lines = ["epoch -1: perplexity: 90.0 eval_loss: 4.5\n"]
