@@ -36,7 +36,8 @@ STEPS = {
     "kto": 40,
     "reward": 40,
 }  # a reward needs its 50 steps to have risen
-EVERY_DAY = {**STEPS, "ppo": 32}
+EVERY_DAY = {**STEPS, "ppo": 24}
+FEW = ("tier.train_rows=128", "tier.eval_rows=16")  # every day: as many show what is shown here
 DAILY = ("sft", "dpo", "ppo")  # test_algorithms.py strikes the others
 # So short that onset must come early, and so few values that a slowdown must be clear.
 SHORT = {
@@ -46,12 +47,12 @@ SHORT = {
     "memory_leak": ["fault.strength=8"],
 }
 # What a collection walks over: some 70 ms, in place of all that a run has loaded, which takes it half a second. It must
-# be a large share of a step of each algorithm: those of GRPO and RLOO take 100 to 130 ms, and the limit is a fifth.
+# be a large share of a step of each algorithm: those of GRPO and RLOO take 100 to 130 ms, and the limit is a fifth. For
+# the short steps of every day a third of it is enough.
 HEAP = """
 import gc
-gc.unfreeze = lambda: vars(gc).update(heap=[[[[]]] for _ in range(400_000)])
+gc.unfreeze = lambda: vars(gc).update(heap=[[[[]]] for _ in range({})])
 """
-PATCHES = {"gc_storm": HEAP}
 QUIET = ("tracking.samples=false", "tracking.system_metrics=false")  # no signal reads them
 WHOLE = "watch.on_critical=warn"  # the checks that must show a fault have its whole run to see
 LIKE_KL_ZERO = ("ppo_unstable", "ppo_unstable_kl")  # other settings of PPO, shown by the same signals
@@ -81,18 +82,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 class Trained(ForkedRuns):
-    """`steps`: how many a run has, by algorithm."""
+    """`whole`: as many steps and rows as --full has."""
 
-    steps = STEPS
+    whole = True
 
     def of(self, algo: str, *words: str, patch: str = "") -> Run:
-        return self.train(f"algo={algo}", f"train.max_steps={self.steps[algo]}", *QUIET, *words, patch=patch)
+        steps, few = (STEPS, ()) if self.whole else (EVERY_DAY, FEW)
+        return self.train(f"algo={algo}", f"train.max_steps={steps[algo]}", *few, *QUIET, *words, patch=patch)
 
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     made = Trained(tmp_path_factory.mktemp("faults"))
-    made.steps = STEPS if request.config.getoption("--full") else EVERY_DAY
+    made.whole = request.config.getoption("--full")
     return made
 
 
@@ -102,7 +104,8 @@ def healthy(runs: Trained, algo: str) -> list[Run]:
 
 def struck(runs: Trained, fault: str, algo: str) -> Run:
     words = SHORT.get(fault, [])
-    return runs.of(algo, "seed=0", f"fault={fault}", WHOLE, *words, patch=PATCHES.get(fault, ""))
+    heap = HEAP.format(400_000 if runs.whole else 130_000) if fault == "gc_storm" else ""
+    return runs.of(algo, "seed=0", f"fault={fault}", WHOLE, *words, patch=heap)
 
 
 def policy(algo: str) -> Policy:
