@@ -19,7 +19,8 @@ pytestmark = pytest.mark.timeout(1200)
 
 SHORT = {
     "sft": ["train.max_steps=40", "repeats=2"],
-    "dpo": ["train.max_steps=40", "repeats=3"],  # of so many the watch has a band, whether the second passes or not
+    # Of so many runs the watch has a band, whether the second passes or not; more rows would be prepared and not seen.
+    "dpo": ["train.max_steps=40", "repeats=3", "tier.train_rows=320", "tier.eval_rows=16"],
     "ppo": ["train.max_steps=32", "repeats=2"],
 }
 # The first look decides next to nothing, so that the second is taken.
