@@ -33,8 +33,8 @@ def learned(rows: Sequence[Mapping[str, float]], algo: str, moved: bool | None) 
     `rows`: one mapping (canonical name → value) per optimizer step, in order. `moved`: whether any trainable
     parameter changed; None if that is unknown. The interquartile mean must improve from the first values to the last: a
     loss by 1 %, and everything by more than the noise between batches explains (Welch's test at 5 %), unless all noise
-    comes from learning, or the held-out loss fell by 1 % too. `tests/canary_mlflow/test_tracking_learning.py` has the
-    error rates.
+    comes from learning, or the held-out loss fell by 1 % too. What noise may have hidden is said.
+    `tests/canary_mlflow/test_tracking_learning.py` has the error rates.
     """
     if moved is False:
         return False, "no trainable parameter changed"
@@ -50,13 +50,9 @@ def learned(rows: Sequence[Mapping[str, float]], algo: str, moved: bool | None) 
     before, after = _middle(start), _middle(end)
     if not math.isfinite(sum(start)) or not math.isfinite(sum(end)):
         return False, f"{name} is not finite at the {'end' if math.isfinite(sum(start)) else 'start'} of the run"
-    gain = after - before if higher else before - after
-    verb = "improved"
-    if gain <= 0:
-        verb = "did not improve"
-    elif not higher and gain < LEAST * abs(before):
-        verb = f"improved by less than {LEAST:.0%}"
-    elif algo.lower() not in STILL_UNTIL_MOVED and _by_chance(start, end, higher) > ALPHA:
+    gain, least = (after - before, 0.0) if higher else (before - after, LEAST * abs(before))
+    verb = "did not improve" if gain <= 0 else f"improved by less than {LEAST:.0%}" if gain < least else "improved"
+    if algo.lower() not in STILL_UNTIL_MOVED and _may_be_noise(start, end, higher, least):
         if told := "" if higher else _held_out(rows):
             return True, told
         verb = WITHIN_NOISE
@@ -90,17 +86,17 @@ def _middle(values: Sequence[float]) -> float:
     return sum(kept) / len(kept)
 
 
-def _by_chance(start: Sequence[float], end: Sequence[float], higher: bool) -> float:
-    """The chance of such an improvement between two windows with the same noise around the same level: the p-value of
-    Welch's one-sided test. Not by scipy.stats, which a run would load for this alone, for half a second and more."""
+def _may_be_noise(start: Sequence[float], end: Sequence[float], higher: bool, least: float) -> bool:
+    """Whether noise between batches may have made this gain where there was none, and may have hidden the `least` that
+    counts: Welch's one-sided tests. Not by scipy.stats, which a run would load for this alone, for half a second."""
     from scipy.special import stdtr
 
     if len({*start}) == len({*end}) == 1:
-        return 0.0  # no noise at all, and a difference
+        return False  # no noise at all
     (before, noise), (after, own) = _mean_and_error(start), _mean_and_error(end)
     df = (noise + own) ** 2 / (noise**2 / (len(start) - 1) + own**2 / (len(end) - 1))
-    gain = after - before if higher else before - after
-    return float(stdtr(df, -gain / math.sqrt(noise + own)))
+    gain, error = after - before if higher else before - after, math.sqrt(noise + own)
+    return bool(min(stdtr(df, -gain / error), stdtr(df, (gain - least) / error)) > ALPHA)
 
 
 def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
