@@ -23,7 +23,8 @@ from workplace import ROOT, Workplace
 from canary_mlflow.link_env import place_of
 from canary_mlflow.tracking.store import prepare_store
 
-TINY = ["algo=sft", "repeats=1", "train.max_steps=8"]
+FEW = ["tier.train_rows=64", "tier.eval_rows=16"]  # as many as are trained on here: to prepare more takes a while
+TINY = ["algo=sft", "repeats=1", "train.max_steps=8", *FEW]
 
 
 RUNS = 3
@@ -360,7 +361,7 @@ def test_three_sessions_at_once_on_a_fresh_folder(workplace: Workplace) -> None:
 
 def test_a_sweep_leaves_one_parent_with_its_children_also_when_a_job_fails(workplace: Workplace) -> None:
     done = workplace.train(
-        *("--multirun", "algo=sft,ppo", "seed=1", "train.max_steps=4"),
+        *("--multirun", "algo=sft,ppo", "seed=1", "train.max_steps=4", *FEW),
         *("fault=nan_batch", "fault.step=1", "watch.on_critical=warn"),
     )
     # NaN weights end a PPO run at its next rollout; SFT trains on with them.
@@ -385,7 +386,7 @@ def with_weights(place: Workplace) -> list[str]:
 
 
 def test_only_the_run_of_which_a_version_is_made_keeps_its_weights(workplace: Workplace) -> None:
-    done = workplace.train("algo=sft", "train.max_steps=8", "gate.top_up=true")
+    done = workplace.train("algo=sft", "train.max_steps=8", *FEW, "gate.top_up=true")
     assert len(runs(workplace, "run")) == 3, done.stderr  # a first version has all its runs, the later ones made apart
     assert len(versions(workplace)) == 1
     assert with_weights(workplace) == ["0"]
