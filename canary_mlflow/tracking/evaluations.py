@@ -1,13 +1,19 @@
-"""Several held-out sets of one training, each evaluated under its own name: what they say together. Loads no torch."""
+"""The evaluations of a training: what several held-out sets say together, and which rows each was about. Loads no
+torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
+from canary_mlflow.tracking.data_facts import rows_in, tokens_in
+from canary_mlflow.tracking.fact_tags import digest, to_tags
 from canary_mlflow.tracking.schema import as_number, canonical
 
 PREFIX = "eval_"
+TIMED = "_runtime"
+"""Transformers logs `eval_runtime` at the end of each evaluation, `eval_docs_runtime` for a set by name."""
 
 
 class Evaluations:
@@ -37,3 +43,34 @@ class Evaluations:
                     found[metric] = sum(held.values()) / len(held)
                     del self._held[metric]
         return found
+
+
+class Evaluated:
+    """The facts `evaluated.eval`, or `evaluated.eval_docs` for a set by name: on which rows it was evaluated last, also
+    after the training. A script may hand any rows to `evaluate()`, and the last number counts."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, str] = {}  # set → its rows
+        self._known: dict[str, str] = {}  # fingerprint of a data set → its rows
+
+    def look(self, logs: Mapping[str, object], data: Any) -> bool:
+        """Whether an evaluation has just been logged. `data`: its data set; None if that is not known."""
+        sets = [key.removesuffix(TIMED) for key in logs if key.startswith(PREFIX) and key.endswith(TIMED)]
+        for name in sets:
+            self._found[name] = self._rows(data)
+        return bool(sets)
+
+    def tags(self) -> dict[str, str]:
+        """As tags of the run."""
+        return to_tags({"evaluated": {name: rows for name, rows in self._found.items() if rows}})
+
+    def _rows(self, data: Any) -> str:
+        """`12 rows, DIGEST`. Read once: each evaluation makes a new data set of the same fingerprint."""
+        mark = str(getattr(data, "_fingerprint", ""))
+        if not mark or mark not in self._known:
+            tokens: Mapping[str, str] = {}
+            with suppress(Exception):  # an odd data set; its number of rows is still known
+                tokens = tokens_in(data)
+            which = f", {digest(' '.join(tokens.values()))}" if tokens else ""
+            self._known[mark] = "".join(f"{count} rows{which}" for count in rows_in("", data).values())
+        return self._known[mark]

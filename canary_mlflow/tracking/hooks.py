@@ -41,7 +41,8 @@ class Hooks(TrainerCallback):  # type: ignore[misc]  # Transformers comes withou
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """The trainer logged; also after training, when someone calls evaluate()."""
         if self.journal is not None and logs:
-            self.journal.logged(state.global_step, logs)
+            data = getattr(kwargs.get("eval_dataloader"), "dataset", None)
+            self.journal.logged(state.global_step, logs, data)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """An evaluation is over; its time belongs to no step."""

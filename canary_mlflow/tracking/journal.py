@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from canary_mlflow.tracking.ending import Findings, Target, end_tags, shortfall, summary
-from canary_mlflow.tracking.evaluations import Evaluations
+from canary_mlflow.tracking.evaluations import Evaluated, Evaluations
 from canary_mlflow.tracking.exceptions import raised
 from canary_mlflow.tracking.failures import classify
 from canary_mlflow.tracking.items import Status, Tags, Text
@@ -60,6 +60,7 @@ class Journal:
         self._open: int | None = None
         self._resumed = False
         self._evaluations = Evaluations(None)
+        self._evaluated = Evaluated()
         self._began = time.time()
         self._keys: tuple[str, ...] = ()  # of what was logged last, and its canonical names
         self._names: list[str] = []
@@ -87,11 +88,13 @@ class Journal:
         self.probes.step_ended(self._row(step))
         self.last_step = max(self.last_step, step)
 
-    def logged(self, step: int, logs: Mapping[str, object]) -> None:
-        """The trainer logged something; what is not a number is left out."""
+    def logged(self, step: int, logs: Mapping[str, object], evaluated: Any = None) -> None:
+        """The trainer logged something; what is not a number is left out. `evaluated`: the data set of its last
+        evaluation."""
+        measured = self._evaluated.look(logs, evaluated)
         values = self._numbers(logs) | self._evaluations.means(step, logs)
         if self.finished:
-            self._late(step, values)
+            self._late(step, values, self._evaluated.tags() if measured else {})
             return
         self._row(step).update(values)
         self.probes.emit("logged")
@@ -146,7 +149,7 @@ class Journal:
         ending = Ending(failure=failure, reason=reason, raised=raised_by, last_step=self.last_step)
         found = self._findings(ordered)
         self.learned = (found.learned, found.learned_reason)
-        tags = self.probes.tags()
+        tags = self.probes.tags() | self._evaluated.tags()
         self.observers.call_each("finish", lambda observer: tags.update(observer.finish(ending)))
         if self.recorder is None:
             self.rows_lost = sum(map(len, self.rows.values())) if "mlflow" in self.observers else 0
@@ -207,11 +210,13 @@ class Journal:
         self.observers.row_closed(self._open, row)
         self._open = None
 
-    def _late(self, step: int, values: Row) -> None:
+    def _late(self, step: int, values: Row, tags: Mapping[str, str]) -> None:
         """Record an evaluation after training at once, because nothing will close its row."""
         self.rows[step] = {**self.rows.get(step, {}), **values}
         self.observers.call_each("late", lambda observer: observer.late(step, values))
         if self.recorder is not None:
+            if tags:
+                self.recorder.add(Tags(tags=tags))
             self.rows_lost = self.recorder.close(LATE)
 
     def _all_troubles(self) -> dict[str, str]:

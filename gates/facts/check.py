@@ -25,6 +25,7 @@ NAMES = {
     "parameters.trainable_at_end": "trainable parameters at the end",
     "labels.trained": "labels learned over the training",
     "labels.evaluated": "labels of an evaluation",
+    "evaluated.eval": "rows of the last evaluation",
     "outcome.ended": "the short training",
     "outcome.trainable": "trainable parameters at the end",
     "outcome.resumed_step": "the step after a checkpoint",

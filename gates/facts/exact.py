@@ -298,7 +298,9 @@ GOOD_ENDS = {
 
 def _other_tokens_or_loss(one: Difference) -> bool:
     key = bare(one.key)
-    tokens = key == "data.rows" or key.startswith(("data.tokens.", "first.tokens", "first.labels", "labels."))
+    tokens = key == "data.rows" or key.startswith(
+        ("data.tokens.", "first.tokens", "first.labels", "labels.", "evaluated.")
+    )
     return tokens or key == f"{FIRST}loss.1"
 
 

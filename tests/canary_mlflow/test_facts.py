@@ -39,13 +39,19 @@ def said(*words: str, code: int = 0) -> Result:
     return result
 
 
-def trained(tiny: str, change: Change = lambda trainer: None, **own: Any) -> str:
-    """A session of two seeds, three steps each; `change` is in the script's code, `own` in its arguments."""
+def unchanged(trainer: Any) -> None:
+    pass
+
+
+def trained(tiny: str, change: Change = unchanged, then: Change = unchanged, **own: Any) -> str:
+    """A session of two seeds, three steps each; `change` is in the script's code, before the training, `then` after
+    it, `own` in its arguments."""
     with session("mine") as opened:
         for seed in range(2):
             trainer = sft(tiny, Path.cwd(), [CanaryCallback(watch=None)], seed=seed, max_steps=3, **own)
             change(trainer)
             trainer.train()
+            then(trainer)
     return opened.session_id
 
 
@@ -207,6 +213,27 @@ def test_fewer_labels_block_where_the_first_step_does_not_show_them(tiny: str, p
     found = json.loads(said("diff", *sessions, "--json", code=1).stdout)["differences"]
     assert {"labels.trained", "labels.evaluated"} <= {one["key"] for one in found}
     assert "first.labels" not in {one["key"] for one in found}
+
+
+def measured(trainer: Any) -> None:
+    trainer.evaluate()
+
+
+def measured_on_the_training_rows(trainer: Any) -> None:
+    trainer.evaluate(trainer.train_dataset)
+
+
+def test_an_evaluation_of_other_rows_blocks_although_it_comes_after_the_training(tiny: str, place: Path) -> None:
+    (place / "mine.yaml").write_text(POLICY)
+    held = {"eval_strategy": "steps", "eval_steps": 2}
+    honest = [trained(tiny, then=measured, **held) for _ in range(2)]
+    assert "evaluated" not in said("compare", *honest, "--policy", "mine.yaml").stdout
+    told = said("compare", honest[0], trained(tiny, then=measured_on_the_training_rows, **held, learning_rate=1e-3),
+                "--policy", "mine.yaml").stdout  # fmt: skip
+    shown = " ".join(told.split())
+    assert "a gate would say BLOCK" in shown
+    assert "no setting that was changed can explain rows of the last evaluation 4 rows, " in shown
+    assert " → 80 rows, " in shown
 
 
 def test_prepared_labels_and_masks_are_counted_of_both_sets() -> None:
