@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gates.facts.differences import CODE, CONFIGURATION, GROUPS, differences, recorded
-from gates.facts.exact import ARGUMENTS, FACTS, FIRST, NOT_EXACT, bare, defaults_of, facts_of, unset
+from gates.facts.exact import ARGUMENTS, FACTS, NOT_EXACT, SEEDED, bare, defaults_of, facts_of, unset
 from gates.model.records import Run
 from gates.model.sides import values_of
 from gates.model.verdict import Difference
@@ -67,4 +67,4 @@ def _marks(key: str, group: str, defaults: tuple[frozenset[str], frozenset[str]]
 def _facts(run: Run) -> Mapping[str, str]:
     """The run's facts that do not follow from a seed, with the defaults; without work and layers, too many to read."""
     own = {**defaults_of(run), **facts_of(run)}
-    return {key: value for key, value in own.items() if not bare(key).startswith((FIRST, *NOT_EXACT))}
+    return {key: value for key, value in own.items() if not bare(key).startswith((*SEEDED, *NOT_EXACT))}

@@ -18,7 +18,9 @@ from gates.model.verdict import Difference
 
 FACTS = "facts"
 FIRST = "first."
-"""Of the first steps: follows from the seed, so it is compared between runs of one seed alone."""
+"""Of the first steps."""
+SEEDED = (FIRST, "labels.")
+"""Follows from the seed, so it is compared between runs of one seed alone."""
 
 STEPS = 3
 SERIES = ("loss", "grad_norm")
@@ -103,7 +105,7 @@ def regressions(differences: Iterable[Difference], runs: Sequence[Run]) -> list[
 
 def _that_decide(differences: Iterable[Difference], runs: Sequence[Run], kinds: Sequence[Kind]) -> list[Difference]:
     def drawn(key: str) -> bool:
-        return bare(key).startswith(FIRST) and any(_samples_by_rounding(key, run) for run in runs)
+        return bare(key).startswith(SEEDED) and any(_samples_by_rounding(key, run) for run in runs)
 
     return [
         replace(one, decides=True)
@@ -163,14 +165,14 @@ def _difference(key: str, before: Values, now: Values, rounding: Rounding) -> Di
     apart = [seed for seed in seeds if before[seed] != now[seed]]
     if seeds:
         pairs = [(min(before[seed]), min(now[seed])) for seed in apart]
-    elif bare(key).startswith(FIRST):
+    elif bare(key).startswith(SEEDED):
         return None
     else:
         pairs = _clear_of(_all(before), _all(now))
     if not pairs:
         return None
     if len({*pairs}) == 1:
-        pairs, apart = pairs[:1], apart if bare(key).startswith(FIRST) else []
+        pairs, apart = pairs[:1], apart if bare(key).startswith(SEEDED) else []
     return Difference(
         key=key,
         baseline=SEPARATOR.join(here for here, _ in pairs),
@@ -222,14 +224,14 @@ def _recorded(runs: Sequence[Run], facts: Callable[[Run], Mapping[str, str]] = f
 
 
 def _unsteady(key: str, values: Values) -> bool:
-    """Whether it is a fact of the first steps, and two runs of one seed on one side differ in it."""
-    return bare(key).startswith(FIRST) and any(len(held) > 1 for held in values.values())
+    """Whether it follows from the seed, and two runs of one seed on one side differ in it."""
+    return bare(key).startswith(SEEDED) and any(len(held) > 1 for held in values.values())
 
 
 def not_compared(baseline: Sequence[Run], candidate: Sequence[Run]) -> str:
-    """Which facts of the first steps both sides recorded and are not compared, and why; '' if there are none."""
+    """Which facts that follow from a seed both sides recorded and are not compared, and why; '' if there are none."""
     sides = [_recorded(side) for side in (baseline, candidate)]
-    firsts = [key for key in sides[0].keys() & sides[1].keys() if bare(key).startswith(FIRST)]
+    firsts = [key for key in sides[0].keys() & sides[1].keys() if bare(key).startswith(SEEDED)]
     if firsts and not any(sides[0][key].keys() & sides[1][key].keys() - {None} for key in firsts):
         return "exact facts of the first steps are not compared: no seed in common"
     unsteady = sorted(key for key in firsts if any(_unsteady(key, side[key]) for side in sides))

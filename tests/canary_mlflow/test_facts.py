@@ -209,7 +209,10 @@ def test_fewer_labels_block_where_the_first_step_does_not_show_them(tiny: str, p
     sessions = [trained(tiny, **evaluated), trained(tiny, mask, **evaluated)]
     shown = " ".join(said("compare", *sessions, "--policy", "mine.yaml").stdout.split())
     assert "a gate would say BLOCK" in shown
-    assert "labels of an evaluation 37 → 25, labels learned over the training 149 → 125 in seeds 0, 1" in shown
+    assert (
+        "labels of an evaluation 37 → 25 in seeds 0, 1, labels learned over the training 149 → 125 in seeds 0, 1"
+        in shown
+    )
     found = json.loads(said("diff", *sessions, "--json", code=1).stdout)["differences"]
     assert {"labels.trained", "labels.evaluated"} <= {one["key"] for one in found}
     assert "first.labels" not in {one["key"] for one in found}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -226,6 +227,23 @@ def test_fewer_in_every_run_is_a_regression_whatever_the_seeds(
     fewer = judge(smoke, side("a"), with_counts(9_000))
     assert (fewer.outcome, facts_in(fewer)["parameters.trainable"].decides) == (Outcome.BLOCK, True)
     assert judge(smoke, side("a"), with_counts(14_080)).outcome is not Outcome.BLOCK
+
+
+@pytest.mark.parametrize(("seeds", "outcome"), [((0, 1, 2), Outcome.BLOCK), ((7, 8, 9), Outcome.PASS)])
+def test_labels_follow_from_the_seed_and_count_beside_it_alone(
+    smoke: Any, side: Any, recorded: Any, seeds: tuple[int, ...], outcome: Outcome
+) -> None:
+    """100 steps of shuffled rows have 14061, 14059 and 14062 labels; of other rows, all of them may be fewer."""
+
+    def with_labels(name: str, counts: Mapping[int, int]) -> Version:
+        runs = [
+            recorded(f"{name}{seed}-", seed, facts={"labels.trained": str(count)}) for seed, count in counts.items()
+        ]
+        return Version(model="m", version=name, runs=tuple(runs))
+
+    before = with_labels("a", {0: 14_061, 1: 14_059, 2: 14_062})
+    now = with_labels("b", dict(zip(seeds, (14_052, 13_987, 13_991), strict=True)))
+    assert judge(smoke, before, now).outcome is outcome
 
 
 def test_first_steps_that_are_not_compared_are_said(smoke: Any, side: Any, recorded: Any) -> None:
