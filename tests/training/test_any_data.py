@@ -162,6 +162,18 @@ def test_a_judged_answer_is_good_or_bad(tmp_path: Path, tokenizer: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("label", "said"), [(True, "good answers alone, .* expected bad"), (False, "bad answers alone")]
+)
+def test_answers_that_are_all_good_or_all_bad_are_refused(
+    tmp_path: Path, tokenizer: Any, label: bool, said: str
+) -> None:
+    rows = [{"prompt": f"p {at}", "completion": f" c {at}", "label": label} for at in range(20)]
+    path = jsonl(tmp_path / "judged.jsonl", rows)
+    with pytest.raises(SetupError, match=said):
+        datasets.load(composed("algo=kto", "data=jsonl", f"data.path={path}"), tokenizer)
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         (["data=preferences", "data.path=rows.jsonl"], "data=preferences; expected data=hh-rlhf or data=jsonl or"),

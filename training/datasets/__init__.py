@@ -89,7 +89,21 @@ def load(config: CanaryConfig, tokenizer: Any) -> tuple[Dataset, Dataset, DataSt
             f"dropping {train.identical + held_out.identical} pairs that are equal within {config.train.max_length} "
             "tokens; expected at least one of each; raise train.max_length or give more data"
         )
+    if config.algo.reads == "judged":
+        _refuse_one_kind(config, train)
     return _dataset(train), _dataset(held_out), _statistics(train, held_out, raw.unusable)
+
+
+def _refuse_one_kind(config: CanaryConfig, train: Taken) -> None:
+    """Raise SetupError for answers that are all good, or all bad: nothing tells a model what makes the difference, and
+    its loss falls all the same."""
+    kinds = {kind for row in train.rows for kind, answer in (("good", row.chosen), ("bad", row.rejected)) if answer}
+    if len(kinds) < 2:
+        only, missing = *kinds, *({"good", "bad"} - kinds)
+        raise SetupError(
+            f"data={config.data.name} has {only} answers alone, in {len(train.rows)} training rows; expected {missing} "
+            f"ones too: algo={config.algo.name} learns what tells them apart; give rows of both labels"
+        )
 
 
 def max_prompt(config: CanaryConfig) -> int:
