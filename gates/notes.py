@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from operator import attrgetter
+from statistics import median
 
 from gates.evidence.clocks import Pairs
 from gates.facts.check import with_fresh
@@ -18,6 +19,8 @@ from gates.model.wording import called, counted, listed, together
 
 USUAL_FACTS = frozenset({"algo", "backend", "bound", "device", "model", "paradigm", "tier"})
 """Facts that overlays may ask for even if the runs of a comparison do not record them."""
+PAUSED = 0.1
+"""By how much a larger share of its time the candidate spends between the steps, from which on a reader is told."""
 CLOCK = "clock not usable"
 """How the notes on runs begin whose clock does not count."""
 _LOSSES = metrics_with("training_loss")
@@ -33,6 +36,7 @@ def notes(baseline: Side, candidate: Side, pairs: Pairs) -> tuple[str, ...]:
         *_as_one("baseline", baseline.finished),
         *_as_one("candidate", candidate.finished),
         *_clocks(baseline.finished, candidate.finished, pairs),
+        *_pauses(baseline.finished, candidate.finished),
         *_pairs(pairs),
         *_rows_alone(baseline.evidence, candidate.evidence),
         *filter(None, [not_compared(with_fresh(baseline.evidence, pairs.fresh), candidate.evidence)]),
@@ -97,6 +101,25 @@ def _clocks(baseline: Sequence[Run], candidate: Sequence[Run], pairs: Pairs) -> 
         who = "; ".join(f"{name} {runs}" for name, runs in named if runs)
         said = f"{who}: {'one' if len(alike) > 1 else 'it'} {pairs.invalid[alike[0]].seen}"
         yield f"{CLOCK}: {len(alike)} of {len(everyone)} runs {what} ({said})"
+
+
+def _pauses(baseline: Sequence[Run], candidate: Sequence[Run]) -> Iterator[str]:
+    """That no clock counts what the candidate does between its steps, if that has become more."""
+    shares = [median(found) for side in (baseline, candidate) if (found := [*_paused(side)])]
+    if len(shares) == 2 and shares[1] > shares[0] + PAUSED:
+        before, now = (f"{100 * share:.0f} %" for share in shares)
+        yield (
+            f"{now} of the candidate's time went by between its steps (evaluating, saving, or left out by the script), "
+            f"{before} of the baseline's: no metric counts it"
+        )
+
+
+def _paused(side: Sequence[Run]) -> Iterator[float]:
+    """Each run's share of time between its steps."""
+    for run in side:
+        steps, pauses = (float(run.finite(name).sum()) for name in ("step_time", "pause_time"))
+        if steps + pauses > 0:
+            yield pauses / (steps + pauses)
 
 
 def _pairs(pairs: Pairs) -> Iterator[str]:

@@ -39,6 +39,23 @@ def test_an_iteration_is_an_epoch_from_end_to_end() -> None:
         assert row["iteration_cpu_time"] < 0.02
 
 
+def test_what_is_taken_out_of_the_step_times_is_kept() -> None:
+    clock = Clock()
+    clock.start(setting())
+    time.sleep(0.05)
+    clock.paused()  # the start
+    rows: list[Row] = [{}, {}, {}]
+    for row, outside in zip(rows, (0.0, 0.03, 0.0), strict=True):
+        time.sleep(outside)  # an evaluation, or whatever a script does before it says that it paused
+        if outside:
+            clock.paused()
+        clock.step_ended(row)
+    assert "pause_time" not in rows[0]
+    assert 0.03 <= rows[1]["pause_time"] < 0.1
+    assert rows[1]["step_time"] < 0.02
+    assert "pause_time" not in rows[2]
+
+
 def test_where_there_are_no_epochs_a_ppo_step_is_the_iteration() -> None:
     clock = Clock()
     clock.start(setting(iterates=True))

@@ -54,3 +54,16 @@ def test_a_throttled_gpu_is_not(smoke, make_version):
 def test_nothing_recorded_is_no_reason(smoke, make_version):
     bare = {"series_": {"step_cpu_time": None}}
     assert names(smoke, make_version("a", **bare), make_version("b", **bare)) == []
+
+
+def test_what_goes_by_between_the_steps_is_said_if_it_becomes_more(smoke, make_version):
+    def version(name, pause):
+        return make_version(name, series_={"step_time": [0.1] * 100, "pause_time": [pause] * 100})
+
+    def said(before, now):
+        return [note for note in judge(smoke, version("a", before), version("b", now)).notes if "between" in note]
+
+    assert said(0.1, 0.1) == said(0.1, 0.11) == said(0.3, 0.1) == []
+    (note,) = said(0.0, 0.1)
+    assert note.startswith("50 % of the candidate's time went by between its steps")
+    assert note.endswith("0 % of the baseline's: no metric counts it")

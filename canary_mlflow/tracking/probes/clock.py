@@ -16,8 +16,8 @@ class Clock(Probe):
     """Times from one step's end to the next one's, starting when training begins.
 
     End to end, because data loading and rollouts happen outside step_begin..step_end, and TRL's PPOTrainer has no
-    step_begin at all. Evaluation and saving between steps are taken out. CPU time is that of the process, without our
-    own writer's: the number to judge by if neighbours share the machine.
+    step_begin at all. Evaluation and saving between steps are taken out, and kept as `pause_time` of the next step.
+    CPU time is that of the process, without our own writer's: the number to judge by if neighbours share the machine.
 
     `data_wait` lasts from the end of everything that belongs to the last step until the batches of this one are there;
     `compute_time` from there to the step's end. Transformers fetches all batches of an optimizer step before it reports
@@ -34,6 +34,8 @@ class Clock(Probe):
         self._idle_cpu: Callable[[], float] = float
         self._iterates = False
         self._epochs_seen = False
+        self._left = 0.0  # seconds taken out since a row last told of them
+        self._stepped = False
         self._ready = 0.0  # when the next batch could be fetched
         self._mark = 0.0, 0.0, 0.0  # wall time, CPU time and waiting at the last step or pause
         self._began: float | None = None
@@ -70,8 +72,10 @@ class Clock(Probe):
             row["compute_time"] = wall - self._began
             if not self._iterates:
                 row["data_wait"] = self._began - self._ready
+        if self._left > LONG:
+            row["pause_time"], self._left = self._left, 0.0
         self._step = self._mark = now
-        self._ready, self._began = wall, None
+        self._ready, self._began, self._stepped = wall, None, True
 
     def logged(self) -> None:
         self._ready = time.perf_counter()
@@ -84,6 +88,7 @@ class Clock(Probe):
         lost = (wall - self._mark[0], cpu - self._mark[1], waited - self._mark[2])
         self._step = (self._step[0] + lost[0], self._step[1] + lost[1], self._step[2] + lost[2])
         self._iteration = (self._iteration[0] + lost[0], self._iteration[1] + lost[1], 0.0)
+        self._left += lost[0] if self._stepped else 0.0  # what comes before is the start
         self._mark = now
         self._ready = now[0]
 
