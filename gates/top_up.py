@@ -102,7 +102,8 @@ def to_run_again(
 
 def stays_open(side: Version) -> bool:
     """Whether the runs that broke off leave a side undecided, however many of its other runs finish."""
-    return bool(candidate_side(side.runs).broken_off or crashes(side.runs, None))
+    found = candidate_side(side.runs)
+    return bool(found.broken_off or found.stopped or crashes(side.runs, None))
 
 
 def in_vain(policy: Policy, baseline: Version, candidate: Version) -> bool:
@@ -124,7 +125,7 @@ def _broken_off(side: Side) -> dict[int, str]:
     known = {crash.seed for crash in crashes(side.runs, None) if crash.recurred}
     return {
         run.seed: f"broke off ({run.failure_reason or 'no end was recorded'})"
-        for run in side.broken_off
+        for run in (*side.broken_off, *side.stopped)
         if run.seed is not None and run.seed not in known
     }
 

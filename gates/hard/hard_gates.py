@@ -175,9 +175,23 @@ def _unless_broken_off(check: Check, side: Side, baseline: Version | None) -> Ch
         return open_check(check.metric, first.reason, ReasonCode.BROKEN_OFF)
     broken = side.broken_off
     if not broken:
-        return check
+        return _unless_stopped(check, side)
     said = listed(list(dict.fromkeys(run.failure_reason or "no end was recorded" for run in broken)), 2)
     reason = f"{len(broken)} of {counted(len(side.runs), 'candidate run')} failed ({said}), {_by_what(broken)}"
+    return open_check(check.metric, reason, ReasonCode.BROKEN_OFF)
+
+
+def _unless_stopped(check: Check, side: Side) -> Check:
+    """The check, left open if a run was stopped and its seed not run again."""
+    stopped = side.stopped
+    if not (stopped and side.evidence):
+        return check
+    seeds = listed([str(run.seed) for run in stopped])
+    were = "was" if len(stopped) == 1 else "were"
+    reason = (
+        f"{len(stopped)} of {counted(len(side.runs), 'candidate run')} {were} stopped on the way, and no run of seed "
+        f"{seeds} has finished"
+    )
     return open_check(check.metric, reason, ReasonCode.BROKEN_OFF)
 
 

@@ -55,6 +55,13 @@ class Side:
         return tuple(run for run in self.runs if run.failure == "interrupted" and run.run_id not in self.copies)
 
     @property
+    def stopped(self) -> tuple[Run, ...]:
+        """Interrupted runs of whose seed no other run is evidence: who stops the seeds that go badly would choose those
+        that pass."""
+        told = {run.seed for run in self.evidence} | {None}
+        return tuple(run for run in self.interrupted if run.seed not in told)
+
+    @property
     def broken_off(self) -> tuple[Run, ...]:
         """Runs that ended for an unknown reason (an exception, no word, too little recorded) more often than runs of
         their seed finished. Nobody can tell whether the code or the machine is to blame, so other runs cannot stand in

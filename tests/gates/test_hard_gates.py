@@ -60,13 +60,26 @@ def test_a_run_that_was_lost_when_it_was_stopped_counts_against_its_version(smok
     assert judge(smoke, baseline, Version(model="m", version="2", runs=runs)).outcome is Outcome.PASS
     verdict = judge(smoke, baseline, Version(model="m", version="2", runs=(*runs, lost)))
     if on_both_sides:
-        assert (verdict.outcome, verdict.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.FAILS_ALIKE)
+        assert verdict.outcome is Outcome.INCONCLUSIVE
+        assert check(verdict, "nonfinite").reason_code is ReasonCode.FAILS_ALIKE
     else:
         assert (verdict.outcome, verdict.reason_code) == (Outcome.BLOCK, ReasonCode.HARD_GATE)
-    assert "1 of 3 runs: 3 NaN steps, before it was interrupted" in verdict.reason
+    assert "1 of 3 runs: 3 NaN steps, before it was interrupted" in check(verdict, "nonfinite").reason
     assert verdict.candidate_runs == ("c0", "c1"), "its other numbers are those of half a run"
     (left_out,) = [note for note in verdict.notes if "left out of the candidate" in note]
     assert "it was interrupted" in left_out
+
+
+def test_who_stops_the_seeds_that_go_badly_does_not_pass_by_the_others(smoke, make_run):
+    """Their rows show nothing that is wrong yet; a run of the same seed that finishes is an answer."""
+    stopped = make_run("c2", seed=2, completed=False, failure="interrupted")
+    baseline = Version(model="m", version="1", runs=tuple(make_run(f"b{seed}", seed=seed) for seed in range(3)))
+    fine = [make_run(f"c{seed}", seed=seed) for seed in (0, 1, 7)]
+    verdict = judge(smoke, baseline, Version(model="m", version="2", runs=(*fine, stopped)))
+    assert (verdict.outcome, verdict.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.BROKEN_OFF)
+    assert "1 of 4 candidate runs was stopped on the way, and no run of seed 2 has finished" in verdict.reason
+    again = (*fine, stopped, make_run("c3", seed=2))
+    assert judge(smoke, baseline, Version(model="m", version="2", runs=again)).outcome is Outcome.PASS
 
 
 def test_a_run_that_an_exception_ended_leaves_the_others_undecided(smoke, make_run):
