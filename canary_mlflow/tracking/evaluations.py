@@ -57,7 +57,7 @@ class Evaluated:
         """Whether an evaluation has just been logged. `data`: its data set; None if that is not known."""
         sets = [key.removesuffix(TIMED) for key in logs if key.startswith(PREFIX) and key.endswith(TIMED)]
         for name in sets:
-            self._found[name] = self._rows(data)
+            self._found[name] = "" if data is None else self._rows(data)
         return bool(sets)
 
     def tags(self) -> dict[str, str]:
@@ -65,12 +65,13 @@ class Evaluated:
         return to_tags({"evaluated": {name: rows for name, rows in self._found.items() if rows}})
 
     def _rows(self, data: Any) -> str:
-        """`12 rows, DIGEST`. Read once: each evaluation makes a new data set of the same fingerprint."""
+        """`12 rows, DIGEST`, or `streamed`. Read once: each evaluation makes a new data set of the same fingerprint."""
         mark = str(getattr(data, "_fingerprint", ""))
         if not mark or mark not in self._known:
             tokens: Mapping[str, str] = {}
             with suppress(Exception):  # an odd data set; its number of rows is still known
                 tokens = tokens_in(data)
             which = f", {digest(' '.join(tokens.values()))}" if tokens else ""
-            self._known[mark] = "".join(f"{count} rows{which}" for count in rows_in("", data).values())
+            counts = rows_in("rows", data)
+            self._known[mark] = f"{counts['rows']} rows{which}" if counts else "streamed"
         return self._known[mark]

@@ -65,6 +65,7 @@ def unrecorded(baseline: Sequence[Run], candidate: Sequence[Run]) -> str:
         "exact facts": lambda run: run.facts,
         "their configuration": lambda run: run.configuration,
         "how many parameters they train": lambda run: run.facts.get("parameters.trainable"),
+        "on which rows they were evaluated": lambda run: any(key.startswith("evaluated.") for key in run.facts),
     }
     return next((what for what, has in needed.items() if all(map(has, baseline)) and not all(map(has, candidate))), "")
 

@@ -140,6 +140,15 @@ def test_a_candidate_hides_no_fact_by_leaving_it_out(smoke: Any, side: Any, sile
     assert judge(smoke, now, before).outcome is Outcome.PASS  # a baseline from before there were facts
 
 
+def test_an_evaluation_of_other_rows_or_of_unknown_ones_does_not_pass(smoke: Any, side: Any) -> None:
+    before = side("a", facts={"evaluated.eval": "8 rows, 1f"})
+    assert judge(smoke, before, side("b", facts={"evaluated.eval": "8 rows, 1f"})).outcome is Outcome.PASS
+    silent = judge(smoke, before, side("b"))
+    assert (silent.outcome, silent.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.MISSING_DATA)
+    assert "do not say on which rows they were evaluated" in silent.reason
+    assert judge(smoke, before, side("b", facts={"evaluated.eval": "streamed"})).outcome is Outcome.BLOCK
+
+
 def check_or_none(verdict: Any) -> Any:
     return next((one for one in verdict.checks if one.metric == FACTS), None)
 
