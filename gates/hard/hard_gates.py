@@ -186,11 +186,12 @@ def _unless_stopped(check: Check, side: Side) -> Check:
     stopped = side.stopped
     if not (stopped and side.evidence):
         return check
-    seeds = listed([str(run.seed) for run in stopped])
+    seeds = sorted({run.seed for run in stopped if run.seed is not None})
+    which = f"{'seed' if len(seeds) == 1 else 'seeds'} {listed([*map(str, seeds)])}"
     were = "was" if len(stopped) == 1 else "were"
     reason = (
-        f"{len(stopped)} of {counted(len(side.runs), 'candidate run')} {were} stopped on the way, and no run of seed "
-        f"{seeds} has finished"
+        f"{len(stopped)} of {counted(len(side.runs), 'candidate run')} {were} stopped on the way, and no run of "
+        f"{which} has finished"
     )
     return open_check(check.metric, reason, ReasonCode.BROKEN_OFF)
 
