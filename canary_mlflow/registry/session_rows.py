@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from gates.model.records import Run
 
 ROLES = ("run", "baseline")
+TRAINED_TAG = "canary.completed"  # of a run that recorded a training, to its end or not
 SEEDS_TAG = "canary.seeds"  # of a session: the seeds that it planned
 WHOLE_TAG = "canary.rows_lost"  # the last tag that a run sends
 COMMIT_TAG = "mlflow.source.git.commit"
@@ -163,6 +164,12 @@ def runs_of(client: MlflowClient, session_id: str) -> list[MlflowRun]:
     own = get_run(client, session_id)
     found = [run for run in children_of(client, own, deleted=True) if run.data.tags.get("canary.role") in ROLES]
     return found or ([own] if own.data.tags.get("canary.role") in ROLES else [])
+
+
+def set_aside(client: MlflowClient, session_id: str) -> list[MlflowRun]:
+    """The runs of a session that recorded a training and have a role by which they count for nothing."""
+    found = children_of(client, get_run(client, session_id))
+    return [run for run in found if TRAINED_TAG in run.data.tags and run.data.tags.get("canary.role") not in ROLES]
 
 
 def described(client: MlflowClient, found: Sequence[MlflowRun], read: Iterable[Run] = ()) -> dict[str, Named]:

@@ -198,6 +198,15 @@ def test_runs_of_no_known_role_are_no_fresh_ones_of_the_champion(guarded: Any) -
     assert guarded.champion() == "1"
 
 
+def test_trainings_that_count_for_nothing_by_their_role_are_named(guarded: Any) -> None:
+    """Who gives the seeds that went badly another role before the session ends has no row that knows them."""
+    session = guarded.session(runs=4)
+    bad = guarded.children(session)[-1]
+    guarded.client.set_tag(bad, "canary.role", "note")
+    found = gated(guarded, guarded.register(session))
+    assert f"not counted, by their tag canary.role: run {bad}" in " ".join(found["verdict"]["notes"])
+
+
 def test_a_run_is_the_same_however_it_is_read(guarded: Any) -> None:
     """By the judge through MLflow, and by a later promotion and an auditor from the tables."""
     run_id = guarded.children(guarded.session(runs=1))[0]
