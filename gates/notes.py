@@ -85,7 +85,7 @@ def _rows_alone(baseline: Sequence[Run], candidate: Sequence[Run]) -> Iterator[s
     """Data of which the baseline only says how many rows they are, and the candidate which."""
     for key, here, there in values_of_both(baseline, candidate, attrgetter("workload")):
         if here != there and same_values(key, here, there):
-            yield f"{key}: the baseline says how many rows, not which, so that they are the same ones is not known"
+            yield f"{key}: the baseline says how many rows, not which, so whether they are the same is not known"
 
 
 def _clocks(baseline: Sequence[Run], candidate: Sequence[Run], pairs: Pairs) -> Iterator[str]:

@@ -58,7 +58,8 @@ class _Line(NamedTuple):
 def read_script_lines(path: Path, lines: Iterable[str], notes: list[str]) -> History | None:
     """The longest training of the form that occurs most often; None if no line has a loss or a reward. Raises
     UsageError if no form occurs often enough."""
-    forms, form = _chosen(_forms(path, lines))
+    forms = _forms(path, lines)
+    form = _chosen(forms)
     if not form:
         return None
     if len(form) < LEAST:
@@ -97,44 +98,34 @@ def _forms(path: Path, lines: Iterable[str]) -> dict[tuple[str, ...], list[_Line
     return _alike(forms)
 
 
-def _alike(forms: dict[tuple[str, ...], list[_Line]]) -> dict[tuple[str, ...], list[_Line]]:
-    """The forms, those taken together of which one says the same of what we know and only leaves out other values:
-    litgpt's `val: n/a` until its first evaluation. Such values are left out of all its lines."""
-    found: dict[tuple[str, ...], list[_Line]] = {}
-    for names in sorted(forms, key=len):
-        known = [name for name in names if _is_known(name)]
-        less = next((some for some in found if {*known} <= {*some} <= {*names}), names)
-        rows = [row._replace(pairs={name: row.pairs[name] for name in less}) for row in forms[names]]
-        found[less] = sorted([*found.get(less, ()), *rows])
-    return {names: found[names] for names in forms if names in found}
+def _alike(forms: Mapping[tuple[str, ...], list[_Line]]) -> dict[tuple[str, ...], list[_Line]]:
+    """The forms that hold something we know, those taken together that hold the same of it: what else a line says may
+    vary, such as litgpt's `val: n/a` until its first evaluation. Only names that all of them have are kept."""
+    groups: dict[frozenset[str], list[tuple[str, ...]]] = {}
+    for names in forms:
+        if known := frozenset(filter(_is_known, names)):
+            groups.setdefault(known, []).append(names)
+    found = {}
+    for group in groups.values():
+        shared = tuple(name for name in group[0] if all(name in names for names in group))
+        rows = sorted(row for names in group for row in forms[names])
+        found[shared] = [row._replace(pairs={name: row.pairs[name] for name in shared}) for row in rows]
+    return found
 
 
 def _is_known(name: str) -> bool:
     return is_canonical(name_of_column(name)) or name in OTHER_UNITS
 
 
-def _chosen(forms: Mapping[tuple[str, ...], list[_Line]]) -> tuple[Mapping[tuple[str, ...], list[_Line]], list[_Line]]:
-    """The forms, and the lines of the one that tells of the training; of an evaluation if none does often enough."""
+def _chosen(forms: Mapping[tuple[str, ...], list[_Line]]) -> list[_Line]:
+    """The lines of the form that tells of the training; of an evaluation if none does often enough."""
     form = _usual(_with(_LEARNED, forms))
-    if len(form) >= LEAST:
-        return forms, form
-    known = _by_known(forms)
-    varying = _usual(_with(_LEARNED, known))
-    return (known, varying) if len(varying) >= LEAST else (forms, _usual(_with(_EVALUATED, forms)) or form)
+    return form if len(form) >= LEAST else _usual(_with(_EVALUATED, forms)) or form
 
 
 def _with(metrics: set[str], forms: Mapping[tuple[str, ...], list[_Line]]) -> list[list[_Line]]:
     """The forms that have one of the metrics."""
     return [rows for names, rows in forms.items() if not metrics.isdisjoint(map(name_of_column, names))]
-
-
-def _by_known(forms: Mapping[tuple[str, ...], list[_Line]]) -> dict[tuple[str, ...], list[_Line]]:
-    """The lines by those of their names that we know: what else a line says may vary from row to row."""
-    merged: dict[tuple[str, ...], list[_Line]] = {}
-    for names, rows in forms.items():
-        known = {found for name in names if is_canonical(found := name_of_column(name))}
-        merged.setdefault(tuple(sorted(known)), []).extend(rows)
-    return {known: sorted(rows) for known, rows in merged.items()}
 
 
 def _usual(forms: list[list[_Line]]) -> list[_Line]:

@@ -33,7 +33,7 @@ def learned(rows: Sequence[Mapping[str, float]], algo: str, moved: bool | None) 
     `rows`: one mapping (canonical name → value) per optimizer step, in order. `moved`: whether any trainable
     parameter changed; None if that is unknown. The interquartile mean must improve from the first values to the last: a
     loss by 1 %, and everything by more than the noise between batches explains (Welch's test at 5 %), unless all noise
-    comes from learning, or the held-out loss fell by 1 % too. What noise may have hidden is said.
+    comes from learning, or the held-out loss fell by 1 % too. If noise may have hidden it, the sentence says so.
     `tests/canary_mlflow/test_tracking_learning.py` has the error rates.
     """
     if moved is False:

@@ -231,10 +231,10 @@ def _unsteady(key: str, values: Values) -> bool:
 def not_compared(baseline: Sequence[Run], candidate: Sequence[Run]) -> str:
     """Which facts that follow from a seed both sides recorded and are not compared, and why; '' if there are none."""
     sides = [_recorded(side) for side in (baseline, candidate)]
-    firsts = [key for key in sides[0].keys() & sides[1].keys() if bare(key).startswith(SEEDED)]
-    if firsts and not any(sides[0][key].keys() & sides[1][key].keys() - {None} for key in firsts):
-        return "exact facts of the first steps are not compared: no seed in common"
-    unsteady = sorted(key for key in firsts if any(_unsteady(key, side[key]) for side in sides))
+    seeded = [key for key in sides[0].keys() & sides[1].keys() if bare(key).startswith(SEEDED)]
+    if seeded and not any(sides[0][key].keys() & sides[1][key].keys() - {None} for key in seeded):
+        return "exact facts that follow from a seed are not compared: no seed in common"
+    unsteady = sorted(key for key in seeded if any(_unsteady(key, side[key]) for side in sides))
     return f"not compared, as runs of one seed and side differ: {', '.join(unsteady)}" if unsteady else ""
 
 

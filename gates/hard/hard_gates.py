@@ -190,7 +190,7 @@ def _unless_stopped(check: Check, side: Side) -> Check:
     which = f"{'seed' if len(seeds) == 1 else 'seeds'} {listed([*map(str, seeds)])}"
     were = "was" if len(stopped) == 1 else "were"
     reason = (
-        f"{len(stopped)} of {counted(len(side.runs), 'candidate run')} {were} stopped on the way, and no run of "
+        f"{len(stopped)} of {counted(len(side.runs), 'candidate run')} {were} stopped before the end, and no run of "
         f"{which} has finished"
     )
     return open_check(check.metric, reason, ReasonCode.BROKEN_OFF)

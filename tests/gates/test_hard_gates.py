@@ -77,11 +77,11 @@ def test_who_stops_the_seeds_that_go_badly_does_not_pass_by_the_others(smoke, ma
     fine = [make_run(f"c{seed}", seed=seed) for seed in (0, 1, 7)]
     verdict = judge(smoke, baseline, Version(model="m", version="2", runs=(*fine, stopped)))
     assert (verdict.outcome, verdict.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.BROKEN_OFF)
-    assert "1 of 4 candidate runs was stopped on the way, and no run of seed 2 has finished" in verdict.reason
+    assert "1 of 4 candidate runs was stopped before the end, and no run of seed 2 has finished" in verdict.reason
     cut = {"completed": False, "failure": "interrupted"}
     more = (stopped, make_run("c4", seed=2, **cut), make_run("c5", seed=5, **cut))
     several = judge(smoke, baseline, Version(model="m", version="2", runs=(*fine, *more)))
-    assert "3 of 6 candidate runs were stopped on the way, and no run of seeds 2, 5 has finished" in several.reason
+    assert "3 of 6 candidate runs were stopped before the end, and no run of seeds 2, 5 has finished" in several.reason
     again = (*fine, stopped, make_run("c3", seed=2))
     assert judge(smoke, baseline, Version(model="m", version="2", runs=again)).outcome is Outcome.PASS
 

@@ -162,7 +162,7 @@ def test_a_judged_answer_is_good_or_bad(tmp_path: Path, tokenizer: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("label", "said"), [(True, "good answers alone, .* expected bad"), (False, "bad answers alone")]
+    ("label", "said"), [(True, "only good answers in .* expected bad"), (False, "only bad answers in")]
 )
 def test_answers_that_are_all_good_or_all_bad_are_refused(
     tmp_path: Path, tokenizer: Any, label: bool, said: str

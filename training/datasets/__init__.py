@@ -101,8 +101,8 @@ def _refuse_one_kind(config: CanaryConfig, train: Taken) -> None:
     if len(kinds) < 2:
         only, missing = *kinds, *({"good", "bad"} - kinds)
         raise SetupError(
-            f"data={config.data.name} has {only} answers alone, in {len(train.rows)} training rows; expected {missing} "
-            f"ones too: algo={config.algo.name} learns what tells them apart; give rows of both labels"
+            f"data={config.data.name} has only {only} answers in its {len(train.rows)} training rows; expected "
+            f"{missing} ones too, as algo={config.algo.name} learns what tells them apart; give rows of both labels"
         )
 
 

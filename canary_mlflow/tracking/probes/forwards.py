@@ -23,7 +23,7 @@ class ForwardHook:
         names = list(inspect.signature(model.forward).parameters)
 
         def after(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            call = seen if module.training and torch.is_grad_enabled() else None if module.training else evaluated
+            call = (seen if torch.is_grad_enabled() else None) if module.training else evaluated
             if call is not None:
                 call({**dict(zip(names, args, strict=False)), **kwargs}, output)
 
