@@ -141,8 +141,7 @@ def rates(sides: Sides) -> Iterator[RootCause]:
     said = changed(level, "is, at the median step,", times)
     given = changed(peak, "peaks at")  # what its schedule was given
     if said and (given or not more_passes):  # which stretch the same schedule
-        falls = any(not_numbers(sides)) and ratio(peak) < 1  # a lower rate makes no NaN
-        yield RootCause(rule="rate.learning", said=f"the learning rate {given or said}", rank=0.96 if falls else 0.99)
+        yield RootCause(rule="rate.learning", said=f"the learning rate {given or said}", rank=0.99)
 
 
 def changed(pair: tuple[float, float], what: str, times: float = math.nan) -> str:

@@ -337,15 +337,6 @@ def iterating(passes: int, **changed: np.ndarray) -> list[Run]:
     ]
 
 
-@pytest.mark.parametrize(("rate", "first"), [(1e-4, "numbers.loss"), (0.4, "rate.learning")])
-def test_only_a_higher_learning_rate_comes_before_a_nan(rate: float, first: str) -> None:
-    def change(found: dict[str, np.ndarray]) -> None:
-        no_loss(found)
-        found["learning_rate"] = np.full_like(found["learning_rate"], rate)
-
-    assert next(one.rule for one in root_causes(*sides(change))) == first
-
-
 def test_more_passes_are_named_and_the_schedule_that_they_stretch_is_not() -> None:
     found = root_causes(iterating(4), iterating(8, iteration_time=np.full(25, 1.1), time_update=np.full(25, 0.9)))
     assert [one.rule for one in found][:1] == ["rate.passes"]
