@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import resource
 import sys
+import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -101,16 +101,15 @@ def resident_size() -> Callable[[], int]:
     """A function that returns the bytes of this process's resident set; on Linux from a file that stays open, as psutil
     takes ten times as long to open it anew."""
     try:
-        statm = Path("/proc/self/statm").open("rb", buffering=0)  # noqa: SIM115 - closed with the function
-        page, file = os.sysconf("SC_PAGE_SIZE"), statm.fileno()
-        int(os.pread(file, 128, 0).split()[1])
-    except (OSError, ValueError, IndexError, AttributeError):
+        file, page = os.open("/proc/self/statm", os.O_RDONLY), os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, AttributeError):
         process = psutil.Process()
         return lambda: int(process.memory_info().rss)
 
-    def read(statm: Any = statm) -> int:
+    def read() -> int:
         return int(os.pread(file, 128, 0).split(None, 2)[1]) * page
 
+    weakref.finalize(read, os.close, file)  # a file object would warn that nobody closed it
     return read
 
 
