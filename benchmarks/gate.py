@@ -72,6 +72,7 @@ def on_a_pool(runs: Sequence[Run], tier: str, splits: int) -> dict[str, dict[str
     rng = np.random.default_rng(23)
     k, m = (K, M) if len(runs) >= K + M + 2 else (4, 3)
     parts = [rng.permutation(len(runs))[: k + m] for _ in range(splits)]
+    drawn = weights(parts, len(runs))
     found: dict[str, dict[str, Any]] = {}
     for name, decide in JUDGES.items():
         found[name] = {}
@@ -83,20 +84,22 @@ def on_a_pool(runs: Sequence[Run], tier: str, splits: int) -> dict[str, dict[str
                 answers.append(decide(baseline, candidate, tier))
             found[name][effect] = {word: answers.count(word) / splits for word in sorted(set(answers))}
             blocked = np.array([answer == "BLOCK" for answer in answers])
-            found[name][effect]["interval"] = over_runs(blocked, parts, len(runs))
+            found[name][effect]["interval"] = over_runs(blocked, drawn)
     return found
 
 
-def over_runs(hits: Any, parts: Sequence[Any], runs: int, draws: int = 300) -> tuple[float, float]:
-    """95 % interval of a share by bootstrap over runs; a split's weight is how often its runs were drawn together."""
+def weights(parts: Sequence[Any], runs: int, draws: int = 300) -> Any:
+    """For a bootstrap over runs, shape (draws, splits): how often the runs of each split were drawn together."""
     rng = np.random.default_rng(29)
-    shares = []
-    for _ in range(draws):
-        drawn = rng.multinomial(runs, np.full(runs, 1 / runs))
-        weights = np.array([float(np.prod(drawn[part])) for part in parts])
-        if weights.sum() > 0:
-            shares.append(float(weights @ hits / weights.sum()))
-    low, high = np.quantile(shares, [0.025, 0.975]) if shares else (math.nan, math.nan)
+    drawn = rng.multinomial(runs, np.full(runs, 1 / runs), size=draws)
+    return np.prod(drawn[:, np.array(parts)], axis=2, dtype=float)
+
+
+def over_runs(hits: Any, drawn: Any) -> tuple[float, float]:
+    """95 % interval of the share of splits that are hits; `drawn`: their weights in each draw."""
+    some = drawn[drawn.sum(axis=1) > 0]
+    shares = some @ hits / some.sum(axis=1)
+    low, high = np.quantile(shares, [0.025, 0.975]) if len(shares) else (math.nan, math.nan)
     return float(low), float(high)
 
 
