@@ -46,6 +46,7 @@ from campaign_tables import (  # noqa: E402  # the path is set above
     LOADS,
     VERDICTS,
     cause_table,
+    causes,
     fault_table,
     late_table,
     read,
@@ -243,7 +244,8 @@ def main() -> None:
             for cell in chain.from_iterable(with_champion(folder, one) for one in planned):
                 if time.monotonic() < last:
                     made = make(folder, cell, commit, options.hardware)
-                    print(f"{cell.label:40s} {VERDICTS[made['code']]:13s} {made['seconds']:6.1f} s", flush=True)
+                    took = f"{made['seconds']:6.1f} s"
+                    print(f"{cell.label:40s} {VERDICTS[made['code']]:13s} {took} {causes(made)}".rstrip(), flush=True)
         return None
     records = [record for path in options.paths for record in read(path)]
     if options.act == "late":
