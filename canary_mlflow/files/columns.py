@@ -30,7 +30,7 @@ _NUMBERS = {float, int}
 
 
 class Columns:
-    """Collects the rows of one file."""
+    """Collects the rows of one file; where it holds several trainings, one after the other, those of the last."""
 
     def __init__(self, path: Path, *, row_word: str = "row", numbered: bool = False) -> None:
         """`numbered`: where only an epoch tells the step, the rows are counted instead."""
@@ -41,7 +41,10 @@ class Columns:
         self.step_key: str | None = None
         self.planned: int | None = None  # steps, where the rows say so
         self.rows = 0
+        self.trainings = 1
+        self.begun = 0  # row of the last one's beginning
         self.stepless = 0
+        self._last = -1  # step of the last row
         self._ignored: set[str] = set()  # columns of text: no metrics
         self.dropped: list[str] = []  # those of them that held numbers too
         self.seen: dict[str, None] = {}
@@ -76,6 +79,7 @@ class Columns:
             return False
         self._refuse_many(sum(key not in self.columns for key in blocks))
         self.rows += len(rows)
+        self._last = steps[-1]
         for key, block in blocks.items():
             column = self.columns.get(key) or self.columns.setdefault(key, Column(name_of_column(key)))
             column.steps.extend(steps)
@@ -90,6 +94,10 @@ class Columns:
         step = self._step(row, number)
         if step is None:
             return
+        if step <= self._last and self._begins_anew(row, step):
+            self.columns, self.rows, self.begun = {}, 1, number
+            self.trainings += 1
+        self._last = step
         columns, step_key = self.columns, self.step_key
         for key, value in row.items():
             if value is None or key == step_key or key in self._ignored:
@@ -115,8 +123,16 @@ class Columns:
         if len(self.columns) + len(self._ignored) + new > MAX_COLUMNS:
             raise too_many_columns(self.path)
 
+    def _begins_anew(self, row: Mapping[str, Any], step: int) -> bool:
+        """Whether this row is the first of another training."""
+        columns = self.columns
+        return any(
+            column.last >= step and column.of_training and row.get(key) is not None and column.begins_anew(step)
+            for key, column in columns.items()
+        )
+
     def _forget(self, step: int) -> None:
-        """A training began again at `step`: the evaluations of its former attempt go too, which the new one may never
+        """A training goes on from `step`: the evaluations of its former attempt go too, which the new one may never
         reach. Columns of the training go back by themselves, and one that does not has nothing newer to say."""
         for column in self.columns.values():
             if column.name.startswith("eval_") and column.last > step:

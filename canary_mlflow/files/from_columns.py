@@ -45,14 +45,13 @@ def series_of(read: Columns) -> dict[str, Series]:
         raise UsageError(
             f"{read.path}: no step in any {read.row_word}; found {found}; expected a column named {STEP_NAMES}"
         )
+    if read.trainings > MAX_RESTARTS:
+        raise _out_of_order(read, read.trainings - 1, "")
     worst = max(
         read.columns.values(), key=lambda column: (_disordered(column), is_canonical(column.name)), default=None
     )
     if worst is not None and _disordered(worst):
-        raise UsageError(
-            f"{read.path}: steps go back {worst.restarts} times ({worst.name}); expected the order of "
-            "training; sort the rows, or split them into one file per run"
-        )
+        raise _out_of_order(read, worst.restarts, f" ({worst.name})")
     found_series: dict[str, Series] = {}
     for column in read.columns.values():
         if not len(column.values):
@@ -74,6 +73,13 @@ def series_of(read: Columns) -> dict[str, Series]:
     if not found_series:
         raise UsageError(f"{read.path}: no number besides the step; expected columns such as loss; nothing to judge")
     return found_series
+
+
+def _out_of_order(read: Columns, times: int, where: str) -> UsageError:
+    return UsageError(
+        f"{read.path}: steps go back {times} times{where}; expected the order of training; sort the rows, or split "
+        "them into one file per run"
+    )
 
 
 def _of_steps(read: Columns, column: Column) -> bool:
@@ -102,6 +108,11 @@ def notes_of(read: Columns) -> tuple[str, ...]:
     notes = []
     if read.numbered:
         notes.append(f"several {read.row_word}s per epoch and no step: they are numbered")
+    if read.trainings > 1:
+        notes.append(
+            f"the last of {read.trainings} trainings, from {read.row_word} {read.begun} on: steps begin again there; "
+            "to judge the others, give each a file of its own"
+        )
     if read.stepless:
         notes.append(f"{_count(read.stepless, read.row_word)} without a step left out")
     back = max(read.columns.values(), key=lambda column: column.restarts, default=None)
@@ -110,8 +121,7 @@ def notes_of(read: Columns) -> tuple[str, ...]:
         times = f" ({back.restarts} times in all)" if back.restarts > 1 else ""
         notes.append(
             f"steps go back from {before} to {after} at {read.row_word} {row}{times}: read as a run that was "
-            "resumed or started again; what was written later counts"
-            + ("; are these several runs? then give each a file of its own" if back.anew else "")
+            "resumed; what was written later counts"
         )
     known = [column for column in read.columns.values() if is_canonical(column.name)]
     if doubled := max((column.doubled for column in known), default=0):

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from bisect import bisect
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from operator import itemgetter
@@ -22,10 +22,11 @@ from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
 from canary_mlflow.files.names import OTHER_UNITS, ROUNDED, is_canonical, name_of_column, step_column
 from gates.model.wording import counted
 
-_LEARNED = {"loss", "policy_loss", "reward_mean", "score_mean", "reward_margin"}
+# What tells of a training; also whether it goes on: a reward is one and the same in all passes over a batch.
+_LEARNED = ("reward_mean", "score_mean", "loss", "policy_loss", "reward_margin")
 _EVALUATED = {"eval_loss", "eval_reward"}  # all that a script may say that evaluates after each epoch
 LEAST = 5  # lines; fewer are a report rather than a log
-_ENOUGH = 12  # lines of a training of its own; epochs that begin again sooner are PPO's passes over a batch
+_PASSES = 12  # lines of a training; epochs that begin again sooner may be PPO's passes over a batch
 _NEARLY = 0.9  # of the rows: now and then a terminal mixes two lines
 _LONGEST = 2000  # characters of a line
 _WORDS = 3  # in a name, such as "Avg Response Len"
@@ -71,7 +72,7 @@ def read_script_lines(path: Path, lines: Iterable[str], notes: list[str]) -> His
     form = _joined(form, forms.values())
     trainings = _trainings(form)
     longest = max(trainings, key=len)
-    rows = longest if len(longest) >= _ENOUGH else form
+    rows = form if len(longest) < _PASSES and _goes_on(trainings) else longest
     notes = [*notes, f"read from {len(rows):,} lines with {', '.join(rows[0].pairs)}"[:150]]
     if len(rows) < len(form):
         notes.append(f"the longest of {len(trainings)} trainings: their epochs begin again")
@@ -119,7 +120,7 @@ def _is_known(name: str) -> bool:
 
 def _chosen(forms: Mapping[tuple[str, ...], list[_Line]]) -> list[_Line]:
     """The lines of the form that tells of the training; of an evaluation if none does often enough."""
-    form = _usual(_with(_LEARNED, forms))
+    form = _usual(_with(set(_LEARNED), forms))
     return form if len(form) >= LEAST else _usual(_with(_EVALUATED, forms)) or form
 
 
@@ -147,6 +148,20 @@ def _trainings(rows: list[_Line]) -> list[list[_Line]]:
             found.append([])
         found[-1].append(row)
     return found
+
+
+def _goes_on(trainings: Sequence[list[_Line]]) -> bool:
+    """Whether most of them begin where the one before ended rather than where it began, as PPO's passes over its
+    batches do: then they are one."""
+    names = {name_of_column(name): name for name in trainings[0][0].pairs}
+    told = next((names[metric] for metric in _LEARNED if metric in names), None)
+    if told is None or len(trainings) == 1:
+        return True
+    nearer = 0
+    for before, after in pairwise(trainings):
+        began, ended, begins = (row.pairs[told] for row in (before[0], before[-1], after[0]))
+        nearer += abs(begins - ended) <= abs(begins - began)
+    return 2 * nearer >= len(trainings) - 1
 
 
 def _telling(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, float]]]:

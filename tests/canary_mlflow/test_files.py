@@ -273,6 +273,21 @@ def test_what_can_be_mended_is_noted(tmp_path: Path, body: str | bytes, note: st
     assert history.series["loss"].steps.tolist() == list(range(1, steps + 1))
 
 
+def test_of_several_trainings_in_one_file_the_last_is_read(tmp_path: Path) -> None:
+    """Nothing of the others stays, not even a column or an evaluation that the last does not have."""
+    first = [{"step": step, "loss": 1.0, "kl": 0.1, "eval_loss": 1.0} for step in range(10, 310, 10)]
+    for begins in (10, 20, 0):  # also where it does not log the very same steps
+        again = [{"step": begins + step, "loss": 9.0} for step in range(0, 50, 10)]
+        history = read_history(write(tmp_path, "a.jsonl", lines([*first, *again])))
+        assert values(history, "loss") == [9.0] * 5
+        assert list(history.series) == ["loss"]
+        assert history.notes[0].startswith("the last of 2 trainings, from line 31 on")
+    resumed = [{"step": step, "loss": 9.0} for step in range(100, 310, 10)]
+    history = read_history(write(tmp_path, "a.jsonl", lines([*first, *resumed])))
+    assert values(history, "loss") == [1.0] * 9 + [9.0] * 21
+    assert "steps go back from 300 to 100" in history.notes[0]
+
+
 def test_what_a_resumed_run_wrote_later_counts(tmp_path: Path) -> None:
     again = [{"step": step, "loss": 9.0} for step in (3, 4)]
     history = read_history(write(tmp_path, "a.jsonl", lines([*ROWS, *again])))
@@ -356,7 +371,7 @@ BAD = [
     ('{"step": 99999999999999999999999, "loss": 1}\n', "expected a whole number from 0"),
     ('{"step": 1, "loss": 1}\n{"step": 2, "lo\n{"step": 3, "loss": 1}\n', "line 2 is not JSON"),
     ('{"step": 1, "loss": 1}\n7\n', "line 2 is int; expected one JSON object per line"),
-    (lines([{"step": step % 7, "loss": 1.0} for step in range(300)]), "steps go back 42 times (loss)"),
+    (lines([{"step": step % 7, "loss": 1.0} for step in range(300)]), "steps go back 42 times"),
     ("loss,kl\n1,2\n", "no step column; found loss, kl"),
     ("step,loss\n1,low\n", "row 2: loss is 'low'"),
     ("step,loss\n1,2,3\n", "row 2 has 3 cells; expected 2"),

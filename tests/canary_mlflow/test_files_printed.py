@@ -39,8 +39,8 @@ def test_what_a_training_printed_is_read(tmp_path: Path, quoted: bool) -> None:
     broke_off = body[: body.rindex("{'train_runtime'")]
     resumed = broke_off + "".join(f"{{'loss': 1.0, 'epoch': {epoch}}}\n" for epoch in (0.05, 0.25))
     again = read_history(write(tmp_path, "again.log", resumed))
-    assert values(again, "loss") == [1.0, 1.0], "goes on where its epoch was"
-    assert "steps go back from 3 to 1" in again.notes[1]
+    assert values(again, "loss") == [1.0, 1.0], "begins where its epoch is"
+    assert again.notes[1].startswith("the last of 2 trainings, from row 5 on")
 
 
 def test_a_dictionary_that_a_terminal_broke_is_one_row(tmp_path: Path) -> None:
@@ -240,12 +240,17 @@ def test_a_row_that_takes_several_lines_is_one(tmp_path: Path) -> None:
 
 
 def test_trainings_that_a_script_printed_one_after_the_other_are_not_one(tmp_path: Path) -> None:
-    """The epochs tell them apart, unless they are PPO's few passes over each batch."""
+    """The epochs tell them apart, unless they are few and go on where the ones before ended, as PPO's passes over its
+    batches do."""
     form = "Epoch {0}: DPO loss = {1}\n"
     body = "".join(form.format(at % 20, 3 - at % 20 / 10) for at in range(35))
     history = read_history(write(tmp_path, "sweep.log", "seed=1\n" + body))
     assert values(history, "loss") == [3 - at / 10 for at in range(20)]
     assert history.notes[1] == "the longest of 2 trainings: their epochs begin again"
+    short = "".join(form.format(1 + at % 5, 3 - at % 5 / 10) for at in range(40))
+    history = read_history(write(tmp_path, "sweeps.log", "lr=1\n" + short))
+    assert values(history, "loss") == [3 - at / 10 for at in range(5)]
+    assert history.notes[1] == "the longest of 8 trainings: their epochs begin again"
     passes = "".join(form.format(1 + at % 4, at) for at in range(16))
     assert values(read_history(write(tmp_path, "ppo.log", "starts\n" + passes)), "loss") == list(range(16))
 
