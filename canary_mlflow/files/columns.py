@@ -24,6 +24,7 @@ from canary_mlflow.files.names import (
     step_column,
 )
 from canary_mlflow.files.nested import flat
+from gates.watch.stages import is_stage
 
 _LAST_STEP = 2**53  # beyond it a float, which CSV gives, is no exact step
 _NUMBERS = {float, int}
@@ -46,6 +47,7 @@ class Columns:
         self.stepless = 0
         self._last = -1  # step of the last row
         self._ignored: set[str] = set()  # columns of text: no metrics
+        self._codes: dict[str, dict[str, float]] = {}  # of the names that a column of stages has
         self.dropped: list[str] = []  # those of them that held numbers too
         self.seen: dict[str, None] = {}
 
@@ -110,8 +112,8 @@ class Columns:
                 value = self._number(column, key, value, number)
                 if value is None:
                     continue
-            if column.repeats(step, value):
-                continue
+            if column.repeats(step, value) or (step == column.last and column.name == "learning_rate"):
+                continue  # also what an evaluation's row has of one, after its step's
             if step <= column.last and column.rewind(step, value, number) and column.of_training:
                 self._forget(step)
             column.last = step
@@ -201,6 +203,9 @@ class Columns:
             column.texts += found is not None and math.isfinite(found)
         if found is not None:
             return found
+        if isinstance(value, str) and is_stage(key):
+            codes = self._codes.setdefault(key, {})
+            return codes.setdefault(value, float(len(codes)))
         if is_canonical(column.name):
             raise UsageError(
                 f"{self.path}: {self.row_word} {number}: {key} is {_shown(value)}; expected a number, null or NaN; "

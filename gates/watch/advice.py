@@ -57,7 +57,8 @@ _TEXTS: dict[tuple[str, str], tuple[str, str]] = {
     ),
     ("reward_fall", ""): (
         "what was gained is being lost: the policy collapses, or what it is scored by has changed",
-        "go back to the last good checkpoint; lower the learning rate, raise the KL coefficient; read some responses",
+        "if the task changed there as planned, name its step under `phases` in the watch policy; else go back to the "
+        "last good checkpoint, lower the learning rate, raise the KL coefficient; read some responses",
     ),
     ("drift", "grad_norm"): ("gradients grow steadily: the run nears instability", _SMALLER_STEPS),
     ("drift", "kl"): (

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from gates.model.paradigm import Paradigm, named_paradigm, recorded_paradigm
+from gates.model.wording import listed
 from gates.watch.advice import explain
 from gates.watch.alarm import Alarm
 from gates.watch.band import Band
 from gates.watch.choosing import Situation, detectors
 from gates.watch.policy import OnCritical, WatchPolicy
+from gates.watch.stages import Stage, is_stage
 from gates.watch.together import Displacement
 from gates.watch.warning import Detection, Level, WatchWarning
 
@@ -52,6 +54,7 @@ class Watch:
         self._max_steps = max_steps
         self._bands = bands or {}
         self._streams: dict[str, _Stream | None] = {}
+        self._stages: dict[str, Stage] = {}
         self._plans: list[tuple[tuple[str, ...], list[tuple[str, _Stream]]]] = []  # names of a row → what is watched
         self._warnings: list[WatchWarning] = []
         self.notices: list[str] = []  # about the policy itself, such as ceilings that mean nothing here
@@ -105,6 +108,8 @@ class Watch:
             self._measure_spacing(step)
         if self._phases and step >= self._phases[-1]:
             self._begin_phase(step)
+        if self._stages:
+            self._look_at_stages(step, row)
         said: list[WatchWarning] = []
         for name, stream in self._plan(row):
             value = row[name]
@@ -161,6 +166,13 @@ class Watch:
         if not self._critical_held and (alarm.held_stop or (new.level is Level.STOP and rule in _NONFINITE)):
             self._critical_held = f"{stream} {new.seen} ({rule}, step {self._step})"
 
+    def _look_at_stages(self, step: int, row: Mapping[str, float]) -> None:
+        begun = [name for name, stage in self._stages.items() if name in row and stage.begins(row[name])]
+        if begun:
+            names = listed([name.removeprefix("trl/") for name in begun])
+            self.notices.append(f"another stage from step {step} on ({names}): what is normal is learned anew")
+            self._begin_phase(step)
+
     def _begin_phase(self, step: int) -> None:
         """Start every rule anew: what was normal before is no measure after a planned change of the work."""
         while self._phases and step >= self._phases[-1]:
@@ -212,6 +224,9 @@ class Watch:
 
     def _open(self, name: str, row: Mapping[str, float]) -> _Stream | None:
         """Choose the rules of a stream that is seen for the first time."""
+        if is_stage(name) and name not in self._stages:
+            self._stages[name] = Stage(self.policy.rows.burn_in_least)
+            self._stages[name].begins(row[name])
         if self._paradigm is None:
             self._paradigm = recorded_paradigm(row)
             if self._paradigm is Paradigm.REINFORCEMENT:

@@ -49,6 +49,22 @@ def test_failures_are_warned_of_before_they_are_complete(name: str) -> None:
     assert sorted(leads)[len(leads) // 2] >= 0.3
 
 
+def test_a_reward_that_falls_where_the_log_names_another_stage_is_no_collapse() -> None:
+    """As in a public log of three stages; one that changes with each row, or comes back, is none."""
+
+    def course(name: str, stages: list[float]) -> Watch:
+        rewards = [0.1 * (row % 3) + (min(row, 60) / 20 if row < 100 else 0.2) for row in range(200)]
+        return watch([{"reward_mean": reward, name: stage} for reward, stage in zip(rewards, stages, strict=True)])
+
+    planned = [float(row >= 100) for row in range(200)]
+    seen = course("trl/curriculum_stage", planned)
+    assert seen.verdict == "healthy"
+    assert seen.notices == ["another stage from step 101 on (curriculum_stage): what is normal is learned anew"]
+    assert course("trl/noise_level", planned).verdict == "failed"
+    assert course("trl/phase", [float(row % 20 == 0) for row in range(200)]).verdict == "failed"
+    assert course("trl/difficulty", [row / 10 for row in range(200)]).verdict == "failed"
+
+
 def test_a_kl_that_comes_back_to_where_the_run_has_been_is_no_drift() -> None:
     """A public GRPO run began hundreds of nats from its reference, learned, and stood at ten now and then."""
 
