@@ -14,9 +14,15 @@ class Paradigm(StrEnum):
     REINFORCEMENT = "reinforcement"
 
 
-_SUPERVISED = ("sft", "dpo", "kto", "orpo", "cpo", "rm", "gkd")
-# The last three compare answers that they draw themselves, so their loss stays near ln 2 however well they learn.
-_REINFORCEMENT = ("ppo", "grpo", "rloo", "dapo", "gspo", "reinforce", "onlinedpo", "xpo", "nashmd")
+# A trainer's name begins or ends with one of them: papers and releases make ever new ones of these, such as Dr. GRPO,
+# REINFORCE++ and recurrent PPO. The first three compare answers that they draw themselves, so their loss stays near
+# ln 2 however well they learn.
+_REINFORCEMENT = (
+    "onlinedpo", "xpo", "nashmd", "grpo", "ppo", "rloo", "dapo", "vapo", "gspo", "gmpo", "cispo", "sapo", "remax",
+    "reinforce", "policygradient", "a2c", "a3c", "sac", "td3", "ddpg", "dqn",
+)  # fmt: skip
+_SUPERVISED = ("sft", "dpo", "kto", "orpo", "cpo", "simpo", "gkd", "reward")
+_WHOLE = {"rm": Paradigm.SUPERVISED, "sppo": Paradigm.SUPERVISED}  # too short, or no kind of what it ends with
 _OF_PREFERENCES = frozenset({"chosen_reward", "rejected_reward", "reward_margin", "eval_margin"})
 _OF_REWARDS = frozenset({"reward_mean", "reward_std", "score_mean", "advantage_mean", "response_length"})
 _OF_POLICY_GRADIENTS = frozenset({"policy_loss", "clip_fraction", "approx_kl", "advantage_mean", "reward_std"})
@@ -29,10 +35,13 @@ def paradigm_of(algo: str, metrics: Collection[str]) -> Paradigm:
 
 def named_paradigm(algo: str) -> Paradigm | None:
     """The paradigm by the algorithm's name; None if the name is unknown."""
-    name = algo.lower()
-    if name in _REINFORCEMENT:
-        return Paradigm.REINFORCEMENT
-    return Paradigm.SUPERVISED if name in _SUPERVISED or name.startswith("reward") else None
+    name = "".join(filter(str.isalnum, algo.lower()))
+    if name in _WHOLE:
+        return _WHOLE[name]
+    for stems, paradigm in ((_REINFORCEMENT, Paradigm.REINFORCEMENT), (_SUPERVISED, Paradigm.SUPERVISED)):
+        if name.startswith(stems) or name.endswith(stems):
+            return paradigm
+    return None
 
 
 def recorded_paradigm(metrics: Collection[str]) -> Paradigm | None:

@@ -120,6 +120,12 @@ def test_an_iteration_is_judged_whatever_the_algorithm_is_called(smoke, side):
         ("OnlineDPO", ("loss", "score_mean", "reward_margin"), Paradigm.REINFORCEMENT),
         ("", ("loss", "reward_mean", "reward_std", "reward_accuracy"), Paradigm.REINFORCEMENT),
         ("DAPO", ("loss", "reward_mean", "reward_accuracy"), Paradigm.REINFORCEMENT),
+        *(
+            (name, ("loss",), Paradigm.REINFORCEMENT)
+            for name in ("REINFORCE++", "Dr. GRPO", "gspo-token", "RecurrentPPO")
+        ),
+        *((name, ("reward_mean",), Paradigm.SUPERVISED) for name in ("SPPO", "MySFT", "rm")),
+        *((name, ("loss",), Paradigm.SUPERVISED) for name in ("exporter", "rmsprop")),
         ("", ("loss", "reward_mean", "reward_accuracy"), Paradigm.REINFORCEMENT),
         ("", ("loss", "reward_accuracy"), Paradigm.SUPERVISED),
     ],
