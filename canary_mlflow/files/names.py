@@ -80,6 +80,8 @@ RENAMED = {
     "avg_reward": "reward_mean",
     "episode_reward": "reward_mean",
     "episodic_reward": "reward_mean",
+    "ep_reward": "reward_mean",
+    "env_reward": "reward_mean",
     "total_reward": "reward_mean",
     "return": "reward_mean",
     "episode_return": "reward_mean",
@@ -190,7 +192,7 @@ OTHER_UNITS: Mapping[str, tuple[str, float]] = {  # a column's name → (ours, i
 # eval_<key>.
 _MEANS = ("avg_", "average_", "mean_")  # of what a row stands for
 PREFIXES = {
-    **dict.fromkeys(("train/", "env/", "rollout/", "charts/", "losses/"), ""),
+    **dict.fromkeys(("train/", "env/", "rollout/", "charts/", "losses/", "metrics/"), ""),
     **dict.fromkeys(("eval/", "val/", "valid/", "validation/"), "eval_"),
 }
 
@@ -223,6 +225,10 @@ def name_of_column(column: str) -> str:
             found = _known(word.removeprefix(means)) if word.startswith(means) else None
             if found:
                 return found
+    # A list of values per metric has the plural: `episode_rewards`, `losses`.
+    for word in (folded.removesuffix("s"), folded.removesuffix("es")):
+        if word != folded and (found := _known(word)):
+            return found
     return column if column.startswith(FOREIGN) else FOREIGN + column
 
 

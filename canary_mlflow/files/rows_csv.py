@@ -16,6 +16,7 @@ from canary_mlflow.files.names import STEP_NAMES, epoch_column, step_column
 from canary_mlflow.files.text import refuse_huge
 
 _DELIMITERS = ",;\t"
+_ABSENT = frozenset(("", "None", "null", "NULL", "N/A", "n/a", "-"))  # what writers put where there is no value
 _LFS = "version https://git-lfs.github.com/spec/"  # how a pointer to a file begins that Git LFS keeps elsewhere
 
 
@@ -83,8 +84,9 @@ def _of_one_run(path: Path, names: list[str], notes: list[str]) -> list[str]:
 
 
 def _value(cell: str) -> Any:
-    """A cell's number, or its text, which the columns then judge; an empty cell is absent."""
+    """A cell's number, or its text, which the columns then judge; None if it has no value."""
     try:
         return float(cell)
     except ValueError:
-        return cell.strip() or None
+        text = cell.strip()
+        return None if text in _ABSENT else text

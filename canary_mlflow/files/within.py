@@ -17,11 +17,20 @@ def rows_within(body: Mapping[str, Any]) -> tuple[Rows, str] | None:
     lists = {key: value for key, value in body.items() if isinstance(value, list) and value}
     tables = {key: value for key, value in lists.items() if _is_table(value)}
     if tables:
-        widths = {key: len({name for row in rows for name in row}) for key, rows in tables.items()}
-        key = max(widths, key=lambda one: widths[one])
-        alone = sum(width == widths[key] for width in widths.values()) == 1
-        return (tables[key], f"the rows are those of {key}") if alone else None
+        key = _widest(tables) or _widest({key: rows for key, rows in tables.items() if not _of_evaluation(key)})
+        return (tables[key], f"the rows are those of {key}") if key else None
     return _by_metric(lists)
+
+
+def _widest(tables: Mapping[str, list[Any]]) -> str | None:
+    """The one with the most names; None if there are several."""
+    widths = {key: len({name for row in rows for name in row}) for key, rows in tables.items()}
+    widest = [key for key, width in widths.items() if width == max(widths.values())]
+    return widest[0] if len(widest) == 1 else None
+
+
+def _of_evaluation(key: str) -> bool:
+    return key.lower().startswith(("eval", "val", "test"))
 
 
 def _is_table(rows: list[Any]) -> bool:

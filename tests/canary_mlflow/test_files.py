@@ -273,6 +273,25 @@ def test_what_can_be_mended_is_noted(tmp_path: Path, body: str | bytes, note: st
     assert history.series["loss"].steps.tolist() == list(range(1, steps + 1))
 
 
+def test_what_python_writes_for_nothing_is_an_empty_cell(tmp_path: Path) -> None:
+    """Evaluations have rows of their own here, with a learning rate that no step had."""
+    body = "step,loss,val_loss,learning_rate\n" + "".join(
+        f"{step},{4 - step / 10},None,0.1\n{step},None,{4 - step / 10},0.0\n" for step in range(20)
+    )
+    history = read_history(write(tmp_path, "a.csv", body))
+    assert len(values(history, "loss")) == len(values(history, "eval_loss")) == 20
+    assert values(history, "learning_rate") == [0.1] * 20
+
+
+def test_lists_of_rows_are_those_of_the_training_where_the_others_are_of_evaluations(tmp_path: Path) -> None:
+    rows = [{"episode": at, "reward": float(at)} for at in range(20)]
+    evaluated = [{"episode": at, "mean_reward": 1.0, "std": 0.1} for at in (0, 10)]
+    body = json.dumps({"config": {"seed": 1}, "training": rows, "validation": evaluated, "test": evaluated})
+    assert len(values(read_history(write(tmp_path, "a.json", body)), "reward_mean")) == 20
+    body = json.dumps({"episode_rewards": list(range(20)), "losses": [1.0] * 20, "seed": 1})
+    assert {"reward_mean", "loss"} <= read_history(write(tmp_path, "b.json", body)).series.keys()
+
+
 def test_of_several_trainings_in_one_file_the_last_is_read(tmp_path: Path) -> None:
     """Nothing of the others stays, not even a column or an evaluation that the last does not have."""
     first = [{"step": step, "loss": 1.0, "kl": 0.1, "eval_loss": 1.0} for step in range(10, 310, 10)]
