@@ -37,11 +37,14 @@ class NonFinite(Detector):
         early = not self._begun and self._rows <= self._start
         return Detection(Level.WARN if early else self._level, f"is {value}")
 
+    def rests(self) -> bool:
+        return self._begun
+
     def finish(self, completed: bool) -> Detection | None:
         return Detection(self._level, f"no number in {self._rows} rows") if self._rows and not self._begun else None
 
 
-class NanGradients:
+class NanGradients(Detector):
     """Gradients that are not numbers, row after row.
 
     fp16's loss scaling begins too high (at 65536) and halves the scale until gradients are finite: the rows before the
@@ -83,7 +86,7 @@ class NanGradients:
         return Detection(Level.STOP, f"not finite in the last {self._inside} rows") if lost else None
 
 
-class ZeroLoss:
+class ZeroLoss(Detector):
     """A loss of exactly 0.0, from the start or all of a sudden.
 
     Either there is nothing to learn from (all labels masked), or a trainer logged a NaN as 0.0. A loss that is learned

@@ -18,7 +18,7 @@ _SURE = 3.0  # standard errors that a mean must have moved: every sixth healthy 
 _DIFF_TO_SD, _MEDIAN = 0.886, 1.253
 
 
-class StaysZero:
+class StaysZero(Detector):
     """A stream that has been exactly 0 since the first row; one row that is not 0 ends the rule for good.
 
     `outcome`: what shows that the policy moves all the same, for a KL that was logged but not measured, as without a
@@ -43,6 +43,9 @@ class StaysZero:
             return None
         self._seen += 1
         return self._judge(self._rows)
+
+    def rests(self) -> bool:
+        return self._over
 
     def finish(self, completed: bool) -> Detection | None:
         return None if self._over else self._judge(self._rows // 2)
@@ -82,7 +85,7 @@ def _mean(values: Sequence[float]) -> tuple[float, float]:
     return mean, sum((value - mean) ** 2 for value in values) / (count - 1) / count
 
 
-class Flat:
+class Flat(Detector):
     """A loss that does not move from the first row on: exactly, or nearly (ln V, DPO's ln 2).
 
     Nearly: within a narrow range, and not falling in it either. The losses of DPO and KTO with a small beta, or a small
@@ -151,7 +154,7 @@ class Flat:
         return Detection(Level.STOP, f"exactly {figure(self._low)} in all {self._rows} rows so far")
 
 
-class NoGainInReward:
+class NoGainInReward(Detector):
     """A reward that, at the end of a run, is lower than at the start by more than luck explains, or the same: its best
     value is that of most rows, at the start and at the end, and the others are next to it, as if every answer earned
     the least there is.

@@ -17,6 +17,7 @@ _TURN_TO_SD = 0.512  # of independent values: standard deviation over mean absol
 _OF_ROWS = 1.12  # standard deviation of the better of mean and median of n rows / that of one row, times root n
 _LEANS = 4 / 3  # by how much the mean of the rows before varies more because the later ones count more
 _MEMORY = 100  # rows over which noise is averaged
+_LEAST_SHARE = 1 / _MEMORY
 # Rows for which a loss must stand above its beginning: three high losses among five, which small batches have now and
 # then, make three high medians in a row, so only a fourth one tells anything new.
 _CONFIRM = 4
@@ -54,16 +55,17 @@ class Noise:
         return _DIFF_TO_SD * self._mean
 
     def update(self, value: float) -> None:
-        if self._before is not None:
-            self._changes.append(abs(value - self._before))
-        self._before = value
-        if len(self._changes) <= self._behind:
+        changes, before, self._before = self._changes, self._before, value
+        if before is not None:
+            changes.append(abs(value - before))
+        if len(changes) <= self._behind:
             return
-        change, mean = self._changes.popleft(), self._mean
+        change, mean = changes.popleft(), self._mean
         if change or mean:  # equal first rows (DPO's are all ln 2) tell nothing about noise
-            self._moves += 1
-            counted = change if self._moves < 10 else min(change, self._jump * mean)
-            self._mean = mean + (counted - mean) * max(self._weight / (self._moves + self._weight - 1), 1 / _MEMORY)
+            moves = self._moves = self._moves + 1
+            most, share = self._jump * mean, self._weight / (moves + self._weight - 1)
+            counted = most if most < change and moves >= 10 else change
+            self._mean = mean + (counted - mean) * (share if share > _LEAST_SHARE else _LEAST_SHARE)
 
 
 class GainLost:
@@ -131,7 +133,12 @@ class GainLost:
         levels = self._levels
         levels.append(level)
         if len(levels) > 2 * window:
-            self._turn(level - 2 * levels[window] + levels[0])
+            # By how much the level turns by itself: its distance to the line through the earlier ones.
+            new = self._new
+            new.append(_TURN_TO_SD * abs(level - 2 * levels[window] + levels[0]))
+            if len(new) > window:  # the newest ones may be the beginning of a fall
+                turns = self._turns = self._turns + 1
+                self._wobble += (new.popleft() - self._wobble) / (turns if turns < _MEMORY else _MEMORY)
         return None
 
     def _judge(self, level: float) -> Detection | None:
@@ -145,14 +152,6 @@ class GainLost:
         if far <= rules.noise**2:
             return None
         return Detection(Level.CRITICAL if far > rules.critical_noise**2 else Level.WARN, self._seen(level))
-
-    def _turn(self, bend: float) -> None:
-        """Learn by how much the level turns by itself, from its distance to the line through the earlier ones."""
-        new = self._new
-        new.append(_TURN_TO_SD * abs(bend))
-        if len(new) > self._window:  # the newest ones may be the beginning of a fall
-            turns = self._turns = self._turns + 1
-            self._wobble += (new.popleft() - self._wobble) / (turns if turns < _MEMORY else _MEMORY)
 
     def _wandering(self) -> float:
         """Standard deviation of the level of a series that goes nowhere.
@@ -310,14 +309,11 @@ def _parts(kind: type[GainLost], rules: GainRules, noise: Noise) -> tuple[GainLo
     return short, kind(rules, 2 * rules.window, noise, short)
 
 
-def _worst(parts: tuple[GainLost, ...], value: float) -> Detection | None:
+def _worst(parts: tuple[GainLost, GainLost], value: float) -> Detection | None:
     """The worst that the parts find at this row."""
-    found: Detection | None = None
-    for part in parts:
-        new = part.update(value)
-        if new is not None:
-            found = _worse(found, new)
-    return found
+    short, long = parts
+    found, other = short.update(value), long.update(value)
+    return found if other is None else _worse(found, other)
 
 
 def _worse(one: Detection | None, other: Detection | None) -> Detection | None:

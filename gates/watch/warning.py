@@ -32,6 +32,10 @@ class Detector(Protocol):
     def update(self, step: int, value: float) -> Detection | None:
         """Take the next value; return what is wrong for as long as it is wrong."""
 
+    def rests(self) -> bool:
+        """Whether it will find nothing any more in finite values, nor at the end: it need not be shown them."""
+        return False
+
     def finish(self, completed: bool) -> Detection | None:
         """Return what only the end of the run shows, for most rules nothing. `completed`: it ended as planned."""
         return None

@@ -17,6 +17,7 @@ from gates.watch.warning import Detection, Level, WatchWarning
 
 _NONFINITE = ("nonfinite", "nan_gradients")
 _OF_HEALTHY_RUNS = ("zero_loss",)  # rules that healthy runs break too: a hinge loss is learned away to exactly 0
+_FIRST_LOOK = 16  # rows after which detectors that rest are left out; then after twice as many, and so on
 _PLANS = 15  # sets of names that are kept: steps with and without a sample, a norm by layer, an evaluation
 HEALTHY = "healthy"
 _VERDICTS = (HEALTHY, "warned", "critical", "failed")
@@ -30,6 +31,10 @@ class _Stream:
     def __init__(self, always: list[Alarm], numbers: list[Alarm]) -> None:
         self.always = tuple((alarm.detector.update, alarm) for alarm in always)
         self.numbers = tuple((alarm.detector.update, alarm) for alarm in (*always, *numbers))
+
+    def spare(self) -> None:
+        """Show numbers no more to detectors that will find nothing in them."""
+        self.numbers = tuple(one for one in self.numbers if one[1].live or not one[1].detector.rests())
 
 
 class Watch:
@@ -59,6 +64,8 @@ class Watch:
         self._warnings: list[WatchWarning] = []
         self.notices: list[str] = []  # about the policy itself, such as ceilings that mean nothing here
         self._step = self._rows = 0
+        self._next_look = _FIRST_LOOK
+        self._found = False  # whether any detector has found anything yet
         self._first_step: int | None = None
         self._spacing = 1
         self._critical_held = ""
@@ -110,14 +117,26 @@ class Watch:
             self._begin_phase(step)
         if self._stages:
             self._look_at_stages(step, row)
+        if self._rows == self._next_look:
+            self._spare()
         said: list[WatchWarning] = []
+        found = self._found  # until then no alarm is live, and none need be looked at
         for name, stream in self._plan(row):
             value = row[name]
             for update, alarm in stream.numbers if value - value == 0.0 else stream.always:
                 finding = update(step, value)
-                if finding is not None or alarm.live:
+                if finding is not None or (found and alarm.live):
+                    self._found = True
                     self._note(alarm, name, finding, said)
         return tuple(said)
+
+    def _spare(self) -> None:
+        """Leave out of the plans what no longer says anything: rules of a beginning that is over."""
+        self._next_look *= 2
+        for stream in self._streams.values():
+            if stream is not None:
+                stream.spare()
+        self._plans.clear()
 
     def _plan(self, row: Mapping[str, float]) -> Iterable[tuple[str, _Stream]]:
         """The streams of a row that a rule looks at, in the row's order. Most rows have the names of an earlier one,
@@ -136,7 +155,7 @@ class Watch:
             if stream is not None:
                 yield name, stream
         if all(name in streams for name in names):
-            plan = [(name, stream) for name in names if (stream := streams[name]) is not None]
+            plan = [(name, stream) for name in names if (stream := streams[name]) and (stream.numbers or stream.always)]
             self._plans = [*self._plans[-_PLANS:], (names, plan)]
 
     def finish(self, completed: bool) -> tuple[WatchWarning, ...]:
