@@ -27,6 +27,7 @@ from canary_mlflow.tracking.probes.surroundings import environment_of, hardware_
 from canary_mlflow.tracking.samples import Samples
 from canary_mlflow.tracking.signals import TerminationHandler
 from canary_mlflow.tracking.sinks import USUAL, check_names
+from canary_mlflow.tracking.thread_clock import writing_seconds
 from canary_mlflow.tracking.watching import Watching
 from canary_mlflow.tracking.workload import algorithm_of
 
@@ -148,7 +149,7 @@ class CanaryCallback(Hooks):
             compiled=bool(getattr(args, "torch_compile", False)),
             ranks=int(getattr(args, "world_size", 1)),
             iterates=algo == "ppo",
-            idle_cpu=float if self.journal is None else self.journal.cpu_seconds,
+            idle_cpu=writing_seconds,
             algo=algo,
             arguments=vars(args),
             optimizer=kwargs.get("optimizer"),

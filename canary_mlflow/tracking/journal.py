@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from canary_mlflow.tracking.ending import Findings, Target, end_tags, shortfall, summary
-from canary_mlflow.tracking.evaluations import Evaluated, Evaluations
+from canary_mlflow.tracking.evaluations import PREFIX, Evaluated, Evaluations
 from canary_mlflow.tracking.exceptions import raised
 from canary_mlflow.tracking.failures import classify
 from canary_mlflow.tracking.items import Status, Tags, Text
@@ -25,6 +25,7 @@ from gates.model.records import Raised
 
 log = logging.getLogger("canary_mlflow")
 
+FLOATS = {float}
 LATE = 10.0  # seconds to deliver a value logged after the end
 
 
@@ -64,9 +65,9 @@ class Journal:
         self._began = time.time()
         self._keys: tuple[str, ...] = ()  # of what was logged last, and its canonical names
         self._names: list[str] = []
+        self._evaluates = False  # whether some of these are an evaluation's
         self._finiteness: Any = probes.get("finiteness")
         self._parameters: Any = probes.get("parameters")
-        self._clocks = self.observers.clocks + ([] if self.recorder is None else [self.recorder.clock])
 
     def begin(self, setting: Setting) -> None:
         """Training begins. Raises BlindProbe."""
@@ -79,10 +80,6 @@ class Journal:
             log.warning("canary: %s: %s", what, why)
         self.probes.start(setting)
 
-    def cpu_seconds(self) -> float:
-        """CPU seconds that went into writing instead of training."""
-        return sum(clock.seconds() for clock in self._clocks)
-
     def step_ended(self, step: int) -> None:
         """An optimizer step is over."""
         self.probes.step_ended(self._row(step))
@@ -91,8 +88,10 @@ class Journal:
     def logged(self, step: int, logs: Mapping[str, object], evaluated: Any = None) -> None:
         """The trainer logged something; what is not a number is left out. `evaluated`: the data set of its last
         evaluation."""
-        measured = self._evaluated.look(logs, evaluated)
-        values = self._numbers(logs) | self._evaluations.means(step, logs)
+        values, measured = self._numbers(logs), False
+        if self._evaluates:
+            measured = self._evaluated.look(logs, evaluated)
+            values |= self._evaluations.means(step, logs)
         if self.finished:
             self._late(step, values, self._evaluated.tags() if measured else {})
             return
@@ -187,13 +186,15 @@ class Journal:
 
     def _numbers(self, logs: Mapping[str, object]) -> Row:
         """The logged numbers under their canonical names."""
-        if set(map(type, logs.values())) == {float}:
-            keys = tuple(logs)
-            if keys != self._keys:  # a training logs the same ones at nearly every step
-                self._keys, self._names = keys, [*map(name_of, keys)]
-            return dict(zip(self._names, logs.values(), strict=True))  # type: ignore[arg-type]
-        found = ((name_of(key), as_number(value)) for key, value in logs.items())
-        return {name: number for name, number in found if number is not None}
+        keys = tuple(logs)
+        if keys != self._keys:  # a training logs the same ones at nearly every step
+            self._keys, self._names = keys, [*map(name_of, keys)]
+            self._evaluates = any(key.startswith(PREFIX) for key in keys)
+        found = dict(zip(self._names, logs.values(), strict=True))
+        if set(map(type, found.values())) == FLOATS:
+            return found  # type: ignore[return-value]
+        numbers = ((name_of(key), as_number(value)) for key, value in logs.items())
+        return {name: number for name, number in numbers if number is not None}
 
     def _row(self, step: int) -> Row:
         if self._open != step:

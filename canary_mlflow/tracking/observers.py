@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import one_line
-from canary_mlflow.tracking.thread_clock import ThreadClock
 from gates.model.records import Raised
 
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ class Observer:
     """
 
     name = "observer"
-    clock: ThreadClock | None = None  # of its own thread, if it has one
 
     def begin(self, recorder: Recorder | None) -> None:
         """Training begins. `recorder` takes tags and artifacts for the run; None when there is no store."""
@@ -84,11 +82,6 @@ class RunningObservers:
         """What broke → why, with the number of times."""
         times = {name: f" ({count} times)" for name, count in self._times.items() if count > 1}
         return {name: why + times.get(name, "") for name, why in self._first.items()}
-
-    @property
-    def clocks(self) -> list[ThreadClock]:
-        """The clocks of the observers' own threads."""
-        return [observer.clock for observer in self._all if observer.clock is not None]
 
     def _broke(self, observer: Observer, what: str, error: Exception) -> None:
         self._times[observer.name] = self._times.get(observer.name, 0) + 1

@@ -57,7 +57,7 @@ class Recorder:
         self._courier = Courier(client, run_id)
         self._left: list[Item] = []  # tags and artifacts that the store did not take in time
         self._attempts = Attempts()
-        self.clock = ThreadClock()  # of the sending thread
+        self._clock = ThreadClock()  # of the sending thread
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -137,7 +137,7 @@ class Recorder:
         attempts, closing = self._attempts, False
         while not closing:
             closing = attempts.wait(self.period)
-            with self.clock.working():
+            with self._clock.working():
                 if not self._send_all():
                     return
 

@@ -33,7 +33,7 @@ class SystemMetrics(Observer):
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
         self._trouble = ""
-        self.clock: ThreadClock = ThreadClock()
+        self._clock = ThreadClock()
 
     def begin(self, recorder: Recorder | None) -> None:
         from mlflow.tracking.fluent import run_id_to_system_metrics_monitor
@@ -65,7 +65,7 @@ class SystemMetrics(Observer):
             taken = sent = 0
             while not self._end.is_set():
                 self._end.wait(interval)
-                with self.clock.working():
+                with self._clock.working():
                     for monitor in monitors:
                         monitor.collect_metrics()
                     taken += 1

@@ -26,7 +26,7 @@ from canary_mlflow.tracking.probes.memory import Growth
 
 def growth_of(values: Any) -> float:
     growth = Growth()
-    found = [slope for value in values if (slope := growth.add(value)) is not None]
+    found = [slope for value in values if growth.due() and (slope := growth.add(value)) is not None]
     return found[-1]
 
 

@@ -121,7 +121,7 @@ def standard_probes() -> dict[str, Probe]:
         Gradients(),
         Sentinel(clock),
         Tokens(),
-        Memory(),
+        Memory(clock),
         GPU(),
         Clipping(),
         ImpliedKL(),

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from canary_mlflow.tracking.probes import Probe, Row, Setting
+from canary_mlflow.tracking.probes.waiting import Waiting
 
-LONG = 0.002  # seconds of a pause from which its waiting is left out: a shorter one waits less than it costs to ask
+LONG = 0.002  # seconds from which a pause is told of
 
 
 class Clock(Probe):
@@ -26,6 +27,9 @@ class Clock(Probe):
     `step_wait` is the time in which this thread neither computed nor stood in line for a core: it slept, or waited for
     a disk, a network or other processes. CPU time does not have it, and neighbours do not add to it. Only on a CPU, on
     Linux, and of one rank: others wait for each other, and with a GPU the trainer waits for that.
+
+    `usage`: what the kernel had counted for this process and thread at the step's end, for whoever takes it first; None
+    where nobody asked.
     """
 
     name = "clock"
@@ -40,7 +44,8 @@ class Clock(Probe):
         self._mark = 0.0, 0.0, 0.0  # wall time, CPU time and waiting at the last step or pause
         self._began: float | None = None
         self._wait: Callable[[], None] | None = None
-        self._queue: int | None = None  # an open file with the time that this thread stood in line for a core
+        self._waiting: Waiting | None = None
+        self.usage: Any = None
 
     def start(self, setting: Setting) -> None:
         self._idle_cpu, self._iterates = setting.idle_cpu, setting.iterates
@@ -50,21 +55,19 @@ class Clock(Probe):
             self._wait = torch.cuda.synchronize
         if setting.device == "cpu" and setting.ranks == 1:
             with suppress(OSError):
-                self._queue = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
-        wall, cpu, _ = self._now()
-        self._step = self._iteration = self._mark = wall, cpu, self._waited(wall)
+                self._waiting = Waiting()
+        self._step = self._iteration = self._mark = self._now()
         self._ready = self._mark[0]
 
     def step_began(self) -> None:
         self._began = time.perf_counter()
 
     def step_ended(self, row: Row) -> None:
-        wall, cpu, _ = self._now()
-        waited = self._waited(wall)
-        now = wall, cpu, waited
+        now = wall, cpu, waited = self._now()
         row["step_time"], row["step_cpu_time"] = wall - self._step[0], cpu - self._step[1]
-        if self._queue is not None:
+        if self._waiting is not None:
             row["step_wait"] = max(0.0, waited - self._step[2])
+            self.usage = self._waiting.usage
         if self._iterates and not self._epochs_seen:
             # TRL's PPOTrainer reports no epochs; its step is the iteration.
             row["iteration_time"], row["iteration_cpu_time"] = row["step_time"], row["step_cpu_time"]
@@ -81,10 +84,7 @@ class Clock(Probe):
         self._ready = time.perf_counter()
 
     def paused(self) -> None:
-        wall, cpu, waited = self._now()
-        if wall - self._mark[0] > LONG:
-            waited = self._waited(wall)
-        now = wall, cpu, waited
+        now = wall, cpu, waited = self._now(afresh=True)
         lost = (wall - self._mark[0], cpu - self._mark[1], waited - self._mark[2])
         self._step = (self._step[0] + lost[0], self._step[1] + lost[1], self._step[2] + lost[2])
         self._iteration = (self._iteration[0] + lost[0], self._iteration[1] + lost[1], 0.0)
@@ -104,18 +104,12 @@ class Clock(Probe):
         self._iteration = now
 
     def stop(self) -> None:
-        if self._queue is not None:
-            os.close(self._queue)
-            self._queue = None
+        if self._waiting is not None:
+            self._waiting.close()
 
-    def _now(self) -> tuple[float, float, float]:
-        """Wall time, CPU time, and the waiting as it was last looked at."""
+    def _now(self, *, afresh: bool = False) -> tuple[float, float, float]:
+        """Wall time, CPU time, and waiting, the last one since an unknown moment."""
         if self._wait is not None:
             self._wait()
-        return time.perf_counter(), time.process_time() - self._idle_cpu(), self._mark[2]
-
-    def _waited(self, wall: float) -> float:
-        """Since an unknown time, how long this thread neither computed nor stood in line for a core."""
-        if self._queue is None:
-            return 0.0
-        return wall - time.thread_time() - int(os.pread(self._queue, 64, 0).split()[1]) / 1e9
+        wall, cpu = time.perf_counter(), time.process_time() - self._idle_cpu()
+        return wall, cpu, 0.0 if self._waiting is None else self._waiting.seconds(afresh=afresh)

@@ -12,28 +12,35 @@ from typing import Any
 import psutil
 
 from canary_mlflow.tracking.probes import Probe, Row, Setting
+from canary_mlflow.tracking.probes.clock import Clock
 
 MIB = 2**20
 PEAK_UNIT = 1 / (MIB if sys.platform == "darwin" else 1024)  # macOS counts bytes, Linux KiB
 WARMUP = 5  # steps that are left out of the growth: first batches fill caches
 POINTS = 32  # from which the growth is computed; a longer run keeps every second, fourth, … step
 FEWEST = 6
+EVERY = 4
+"""Steps between two readings of the resident set where no growth is computed from it: the file costs a small step more
+than the rest of this probe. The peak, which the kernel keeps, loses nothing by that."""
 
 
 class Memory(Probe):
     """MiB at the end of each step: `allocated_memory`, `peak_memory` so far, and on CUDA `reserved_memory`.
 
     On CUDA these are what torch's allocator gave out and held on this process's device since training began; otherwise
-    the process's resident set, with its peak since the process started, which is why each run needs a fresh process.
+    the process's resident set, at the first steps and then at every EVERYth, with its peak since the process started,
+    which is why each run needs a fresh process.
     `memory_growth` is the robust slope of allocated_memory over the run so far, in MiB per step; its last value counts
     for the run.
     """
 
     name = "memory"
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock  # which has just asked the kernel for more than it needs itself
         self._cuda: Any = None
         self._resident = resident_size()
+        self._highest = 0.0
         self._growth = Growth()
 
     def start(self, setting: Setting) -> None:
@@ -44,19 +51,28 @@ class Memory(Probe):
             self._cuda = torch.cuda
 
     def step_ended(self, row: Row) -> None:
+        due = self._growth.due()
         if self._cuda is None:
-            now = row["allocated_memory"] = self._resident() / MIB
-            peak = resident_peak()
-            row["peak_memory"] = peak if peak >= now else now  # the kernel updates the peak a little later
+            self._read_resident(row, due)
         else:
             # One call instead of three by memory_allocated(), max_memory_allocated() and max_memory_reserved().
             stats = self._cuda.memory_stats()
             row["allocated_memory"] = stats["allocated_bytes.all.current"] / MIB
             row["peak_memory"] = stats["allocated_bytes.all.peak"] / MIB
             row["reserved_memory"] = stats["reserved_bytes.all.peak"] / MIB
-        growth = self._growth.add(row["allocated_memory"])
-        if growth is not None:
-            row["memory_growth"] = growth
+        if due:
+            growth = self._growth.add(row["allocated_memory"])
+            if growth is not None:
+                row["memory_growth"] = growth
+
+    def _read_resident(self, row: Row, due: bool) -> None:
+        usage, self._clock.usage = self._clock.usage, None
+        peak = resident_peak() if usage is None else usage.ru_maxrss * PEAK_UNIT
+        if due or self._growth.step <= WARMUP or (self._growth.step - WARMUP) % EVERY == 0:
+            now = row["allocated_memory"] = self._resident() / MIB
+            if now > self._highest:
+                self._highest = now  # the kernel updates the peak a little later
+        row["peak_memory"] = peak if peak >= self._highest else self._highest
 
 
 class Growth:
@@ -64,18 +80,19 @@ class Growth:
     change."""
 
     def __init__(self) -> None:
-        self._step = 0
+        self.step = 0
         self._every = 1
         self._points: list[tuple[int, float]] = []
         self._slopes: list[float] = []  # in order
 
+    def due(self) -> bool:
+        """Go on to the next step; whether its value is wanted."""
+        self.step += 1
+        return self.step > WARMUP and not (self.step - WARMUP) % self._every
+
     def add(self, value: float) -> float | None:
-        """Add the next step's value; return the slope per step if this point is kept and there are enough, else
-        None."""
-        self._step += 1
-        if self._step <= WARMUP or (self._step - WARMUP) % self._every:
-            return None
-        self._keep((self._step, value))
+        """Keep the value of a step that is due; return the slope per step if there are enough, else None."""
+        self._keep((self.step, value))
         if len(self._points) > POINTS:
             self._every *= 2
             kept = [point for point in self._points if (point[0] - WARMUP) % self._every == 0]

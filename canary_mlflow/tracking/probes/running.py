@@ -82,23 +82,31 @@ class RunningProbes:
             self._unhook()
         self.emit("before_optimizer")
 
-    def emit(self, event: str, *row: Row) -> None:
-        """Let every probe that listens act. `row`: the step's, for an event that comes with it."""
+    def emit(self, event: str) -> None:
+        """Let every probe that listens act."""
         for name, act in self._listeners[event]:
             try:
-                act(*row)
+                act()
             except Exception as error:  # noqa: BLE001 - measuring must not stop what is measured
+                self._broke(name, event, error)
+
+    def _emit(self, event: str, row: Row) -> None:
+        """The same for an event that comes with a step's row."""
+        for name, act in self._listeners[event]:
+            try:
+                act(row)
+            except Exception as error:  # noqa: BLE001 - as above
                 self._broke(name, event, error)
 
     def step_ended(self, row: Row) -> None:
         """An optimizer step is over; what was measured is sent to the first rank."""
-        self.emit("step_ended", row)
+        self._emit("step_ended", row)
         if self._exchange is not None:
             self._exchange.send(row)
 
     def iteration_ended(self, row: Row) -> None:
         """The same for an epoch."""
-        self.emit("iteration_ended", row)
+        self._emit("iteration_ended", row)
         if self._exchange is not None:
             self._exchange.send(row)
 
@@ -117,7 +125,7 @@ class RunningProbes:
         """Put what all ranks measured into the row, then let the probes derive and count."""
         if self._exchange is not None:
             row.update(self._exchange.receive())
-        self.emit("row_closed", row)
+        self._emit("row_closed", row)
         if self._first_rows:  # some probes only look at the first step
             self._first_rows -= 1
             self._listen()

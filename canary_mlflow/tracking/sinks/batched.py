@@ -28,7 +28,7 @@ class BatchedSink(Observer):
 
     def __init__(self) -> None:
         self._rows: deque[Dated] = deque()
-        self.clock: ThreadClock = ThreadClock()
+        self._clock = ThreadClock()
         self._end = threading.Event()
         # A daemon, because a disk that hangs must not keep a finished training from exiting.
         self._thread = threading.Thread(target=self._work, name=f"canary-{self.name}", daemon=True)
@@ -64,7 +64,7 @@ class BatchedSink(Observer):
             ended = self._end.wait(GATHER)
             rows = [self._rows.popleft() for _ in range(len(self._rows))]
             if rows:
-                with self.clock.working():
+                with self._clock.working():
                     self._keep(rows)
         try:
             self.close()
