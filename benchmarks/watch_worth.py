@@ -67,14 +67,16 @@ def _most(changed: Callable[..., dict[str, int]], name: str, value: float) -> in
 
 
 def _numbers() -> Iterator[tuple[str, float]]:
-    """(path, value) of every number in the shipped policy."""
+    """(path, value) of every number in the shipped policy that judges a run by itself."""
     body = yaml.safe_load((conf_dir() / "watch" / "default.yaml").read_text())
+    drift = body["drift"]  # all other streams drift from a champion's only
+    drift["streams"] = {name: drift["streams"][name] for name in drift["alone"]}
 
     def inside(path: str, value: Any) -> Iterator[tuple[str, float]]:
         if isinstance(value, Mapping):
             for key, one in value.items():
                 yield from inside(f"{path}.{key}", one)
-        elif isinstance(value, int | float) and not isinstance(value, bool):
+        elif isinstance(value, int | float) and not isinstance(value, bool) and value:  # a multiple of 0 is 0
             yield path, value
 
     for part in _PARTS:
