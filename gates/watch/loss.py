@@ -16,8 +16,7 @@ _DIFF_TO_SD = 0.886  # of a normal: standard deviation over mean absolute differ
 _TURN_TO_SD = 0.512  # of independent values: standard deviation over mean absolute second difference
 _OF_ROWS = 1.12  # standard deviation of the better of mean and median of n rows / that of one row, times root n
 _LEANS = 4 / 3  # by how much the mean of the rows before varies more because the later ones count more
-_MEMORY = 100  # rows over which noise is averaged
-_LEAST_SHARE = 1 / _MEMORY
+_MEMORY = 100  # rows over which the turns of a level are averaged; of more levels than that, the worst is luck
 # Rows for which a loss must stand above its beginning: three high losses among five, which small batches have now and
 # then, make three high medians in a row, so only a fourth one tells anything new.
 _CONFIRM = 4
@@ -32,6 +31,9 @@ _LIKELY = 2.0  # standard errors by which a reward must have risen before a flat
 
 class Noise:
     """How much single rows vary: the mean absolute difference of neighbours.
+
+    It is taken over all rows, as the level before them is. Where a success is rare, a shorter memory knows of none, and
+    any distance from the level that the last ones left would be a fall.
 
     `weight`: 2 if each row counts the more the later it is, as a margin's noise grows with it; 1 if all count alike.
     `behind`: rows by which it lags, so that a fall does not excuse itself. `jump`: a single difference counts as at
@@ -65,7 +67,7 @@ class Noise:
             moves = self._moves = self._moves + 1
             most, share = self._jump * mean, self._weight / (moves + self._weight - 1)
             counted = most if most < change and moves >= 10 else change
-            self._mean = mean + (counted - mean) * (share if share > _LEAST_SHARE else _LEAST_SHARE)
+            self._mean = mean + (counted - mean) * share
 
 
 class GainLost:

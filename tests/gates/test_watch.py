@@ -49,6 +49,14 @@ def test_failures_are_warned_of_before_they_are_complete(name: str) -> None:
     assert sorted(leads)[len(leads) // 2] >= 0.3
 
 
+def test_a_reward_of_rare_successes_does_not_fall_where_there_is_none_for_a_while() -> None:
+    """As in a public run of 5,500 episodes, which earned one of two rewards and succeeded more and more often."""
+    rng = np.random.default_rng(1)
+    chances = np.concatenate([np.zeros(500), np.full(400, 0.03), np.zeros(600), np.linspace(0.0, 0.5, 1500)])
+    episodes = [{"reward_mean": 0.8 if rng.random() < chance else -0.64} for chance in chances]
+    assert watch(episodes).verdict == "healthy"
+
+
 def test_a_reward_that_falls_where_the_log_names_another_stage_is_no_collapse() -> None:
     """As in a public log of three stages; one that changes with each row, or comes back, is none."""
 
