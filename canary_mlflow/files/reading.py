@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
@@ -21,7 +22,7 @@ from canary_mlflow.files.rows_csv import csv_header, read_csv
 from canary_mlflow.files.rows_json import broken, read_json, read_jsonl
 from canary_mlflow.files.script_lines import read_script_lines
 from canary_mlflow.files.source import TooMuch
-from canary_mlflow.files.text import is_utf16, opened, refuse_huge, rest_of
+from canary_mlflow.files.text import NotUtf8, is_utf16, opened, refuse_huge, rest_of
 from canary_mlflow.files.within import rows_within
 
 _JSON = re.compile(r"""\s*(\{\s*("|\}|$)|\[\s*([\[{"\]]|$))""")  # not "[INFO] ...", nor a Python dictionary
@@ -43,6 +44,20 @@ def read_history(path: Path) -> History:
         return _read(path)
     except SeveralPerEpoch:
         return _read(path, numbered=True)
+    except NotUtf8:
+        if logged := _logged(path):
+            return logged
+        raise
+
+
+def _logged(path: Path) -> History | None:
+    """What a training printed in another encoding, as consoles of Windows write it: the numbers are the same in all."""
+    notes = ["is not UTF-8; its other characters are left out"]
+    for reader in (read_printed, read_script_lines):
+        with opened(path, "replace") as text, suppress(UsageError):
+            if told := reader(path, text, list(notes)):
+                return told
+    return None
 
 
 def _read(path: Path, *, numbered: bool = False) -> History:

@@ -20,15 +20,21 @@ _CHUNK = 1 << 20
 _LARGE = 64 << 20  # bytes from which rows are counted first
 
 
+class NotUtf8(UsageError):
+    """The file is in another encoding."""
+
+
 @contextmanager
-def opened(path: Path) -> Iterator[TextIO]:
-    """The file's text, without a byte order mark. Raises UsageError for what cannot be read, while reading too."""
+def opened(path: Path, errors: str = "strict") -> Iterator[TextIO]:
+    """The file's text, without a byte order mark. Raises UsageError for what cannot be read, while reading too.
+    `errors`: what becomes of other encodings' bytes, as for `open`."""
     try:
         with open_regular(path) as raw:
             packed = raw.peek(2)[:2] == _GZIP  # type: ignore[attr-defined]
             source = Bounded(gzip.GzipFile(fileobj=raw) if packed else raw).buffered()
             head = source.peek(64)[:64]  # type: ignore[attr-defined]
-            with io.TextIOWrapper(cast(IO[bytes], source), encoding=_encoding(path, head), newline="") as text:
+            encoding = _encoding(path, head)
+            with io.TextIOWrapper(cast(IO[bytes], source), encoding=encoding, errors=errors, newline="") as text:
                 yield text
     except TooMuch as error:
         raise UsageError(f"{path}: {error}; is it the history of one run?") from None
@@ -37,7 +43,7 @@ def opened(path: Path) -> Iterator[TextIO]:
     except IsADirectoryError:
         raise UsageError(f"{path}: is a folder; expected a file; name the history in it") from None
     except UnicodeError as error:
-        raise UsageError(f"{path}: is not UTF-8 text ({error}); expected JSON or CSV; convert it") from None
+        raise NotUtf8(f"{path}: is not UTF-8 text ({error}); expected JSON or CSV; convert it") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UsageError(f"{path}: the gzip data is cut or damaged ({error}); expected a whole file") from None
     except OSError as error:

@@ -255,6 +255,15 @@ def test_trainings_that_a_script_printed_one_after_the_other_are_not_one(tmp_pat
     assert values(read_history(write(tmp_path, "ppo.log", "starts\n" + passes)), "loss") == list(range(16))
 
 
+def test_a_log_in_another_encoding_is_read_all_the_same(tmp_path: Path) -> None:
+    body = "Model: 2\u00d7 wider\n" + "".join(f"epoch {at} | loss={3 - at / 10}\n" for at in range(12))
+    path = tmp_path / "out.log"
+    path.write_bytes(body.encode("cp1252"))
+    history = read_history(path)
+    assert values(history, "loss") == [3 - at / 10 for at in range(12)]
+    assert history.notes[0].startswith("is not UTF-8")
+
+
 def notebook(*outputs: dict[str, object]) -> str:
     return json.dumps({"cells": [{"outputs": [output]} for output in outputs], "metadata": {}, "nbformat": 4}, indent=1)
 
