@@ -30,6 +30,9 @@ log = logging.getLogger("canary_mlflow")
 NAME = "warnings.jsonl"
 FOUND = "canary.watch.found"  # the tag that carries warnings for the reports
 IN_TAG = 8  # number of warnings in the tag; all are in the file
+FAST = 0.05
+"""Seconds below which a step is short, and its row may wait for the next ones: the watch then takes half as long for
+each, as most of what it needs in a short step is to be read into the processor's cache again."""
 _LEVELS = {"healthy": "healthy", "warned": "warned", "critical": "critical", "failed": "critical"}
 
 
@@ -50,6 +53,7 @@ class Watching(Observer):
         self._in_place = setting.artifacts is not None
         self._recorder: Recorder | None = None
         self._notices = 0
+        self._rows: list[tuple[int, Mapping[str, float]]] = []  # that wait for the next ones
         self._said_goes_on = False
         self.stop_requested = False  # whether training should end now
 
@@ -65,11 +69,20 @@ class Watching(Observer):
 
     def row_closed(self, step: int, row: Mapping[str, float]) -> None:
         if step > 0:  # 0: logged before training
+            self._rows.append((step, row))
+            if row.get("step_time", FAST) >= FAST or not self.watch.can_wait(len(self._rows), row):
+                self._observe()
+
+    def _observe(self) -> None:
+        """Show the watch the rows that wait, one by one."""
+        rows, self._rows = self._rows, []
+        for step, row in rows:
             said = self.watch.observe(step, row)
             if said or len(self.watch.notices) > self._notices:
                 self._pass_on(said)
 
     def finish(self, ending: Ending) -> Mapping[str, str]:
+        self._observe()
         self._pass_on(self.watch.finish(ending.completed))
         self._file.close()
         if self._recorder is not None and not self._in_place and self.watch.warnings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 
 from gates.model.paradigm import Paradigm, named_paradigm, recorded_paradigm
@@ -18,7 +19,9 @@ from gates.watch.warning import Detection, Level, WatchWarning
 _NONFINITE = ("nonfinite", "nan_gradients")
 _OF_HEALTHY_RUNS = ("zero_loss",)  # rules that healthy runs break too: a hinge loss is learned away to exactly 0
 _FIRST_LOOK = 16  # rows after which detectors that rest are left out; then after twice as many, and so on
+_TOGETHER = 3  # rows that may be shown together: no more than a CRITICAL must last to become a STOP
 _PLANS = 15  # sets of names that are kept: steps with and without a sample, a norm by layer, an evaluation
+_COUNT = "nonfinite"  # the stream whose healthy value is 0
 HEALTHY = "healthy"
 _VERDICTS = (HEALTHY, "warned", "critical", "failed")
 
@@ -60,12 +63,15 @@ class Watch:
         self._bands = bands or {}
         self._streams: dict[str, _Stream | None] = {}
         self._stages: dict[str, Stage] = {}
+        self._numbers: list[str] = []  # of these, those in which a rule looks at finite values
         self._plans: list[tuple[tuple[str, ...], list[tuple[str, _Stream]]]] = []  # names of a row → what is watched
         self._warnings: list[WatchWarning] = []
         self.notices: list[str] = []  # about the policy itself, such as ceilings that mean nothing here
         self._step = self._rows = 0
         self._next_look = _FIRST_LOOK
         self._found = False  # whether any detector has found anything yet
+        self._opened = 0  # the row at which a stream was opened last
+        self._together = min(_TOGETHER, policy.rows.hold, policy.rows.hold_least)
         self._first_step: int | None = None
         self._spacing = 1
         self._critical_held = ""
@@ -107,6 +113,22 @@ class Watch:
         """What reached STOP first, in one clause: a CRITICAL that lasted, or NaN and infinities; "" if nothing did."""
         return self._critical_held
 
+    def can_wait(self, waiting: int, row: Mapping[str, float]) -> bool:
+        """Whether it may be shown this row later, together with the next one, and still ask for a stop at the same
+        step. `waiting`: rows that wait, with this one.
+
+        Only a value that is not finite, a 0, or one that has not moved since the beginning is a STOP at once; a
+        CRITICAL is one when it has lasted. From the first finding on no row waits.
+        """
+        return (
+            waiting < self._together
+            and not self._found
+            and self._rows - self._opened > self.policy.facts.frozen_rows
+            and not row.get(_COUNT)
+            and math.isfinite(sum(row.values()))
+            and all([row.get(name, 1.0) for name in self._numbers])
+        )
+
     def observe(self, step: int, row: Mapping[str, float]) -> tuple[WatchWarning, ...]:
         """Take what was logged at one step; return the new warnings. Streams without a rule are ignored."""
         self._step = step
@@ -137,6 +159,10 @@ class Watch:
             if stream is not None:
                 stream.spare()
         self._plans.clear()
+        self._list_numbers()
+
+    def _list_numbers(self) -> None:
+        self._numbers = [name for name, one in self._streams.items() if one and one.numbers and name != _COUNT]
 
     def _plan(self, row: Mapping[str, float]) -> Iterable[tuple[str, _Stream]]:
         """The streams of a row that a rule looks at, in the row's order. Most rows have the names of an earlier one,
@@ -261,4 +287,7 @@ class Watch:
         lasting = hold if name != "grad_norm" else -1
         opened = _Stream([Alarm(one, rows, hold) for one in always], [Alarm(one, rows, lasting) for one in numbers])
         self._streams[name] = opened if opened.numbers else None
+        if opened.numbers:
+            self._opened = self._rows
+            self._list_numbers()
         return self._streams[name]
