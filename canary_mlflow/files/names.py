@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 
@@ -204,6 +205,7 @@ _OF_PAPERS = ("counters/updates", "system/step")  # the DPO paper's own code, RO
 _OF_GAMES = ("time/total_timesteps", "total_timesteps", "timesteps", "episode")  # Stable-Baselines3 and the like
 _OF_SCRIPTS = ("iter", "train_step", "training_step", "train/step", "training/global_step", "update", *_OF_GAMES)
 STEPS = ("step", "global_step", *_OF_TRAINERS, "iteration", "_step", *_OF_PAPERS, *_OF_SCRIPTS)
+_CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 EPOCH = "epoch"  # the step of what has no other one, such as a Keras log: a row per epoch
 PLANNED = {"current_steps": "total_steps"}  # step → beside it, how many there are to be
 STEP_NAMES = "step, global_step, iteration, _step or epoch"  # for people
@@ -213,8 +215,9 @@ STEP_NAMES = "step, global_step, iteration, _step or epoch"  # for people
 def name_of_column(column: str) -> str:
     """The canonical name of a file's column, or `trl/<column>`."""
     folded = column.strip().lower()
+    apart = _CAPITAL.sub("_", column.strip()).lower()  # PolicyLoss
     # Transformers' tables in notebooks write `rewards / chosen` for rewards/chosen.
-    for word in dict.fromkeys((column, folded, folded.replace(" / ", "/"), folded.replace(" ", "_"))):
+    for word in dict.fromkeys((column, folded, folded.replace(" / ", "/"), folded.replace(" ", "_"), apart)):
         if found := _known(word):
             return found
         for prefix, instead in PREFIXES.items():

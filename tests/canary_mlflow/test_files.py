@@ -288,8 +288,8 @@ def test_lists_of_rows_are_those_of_the_training_where_the_others_are_of_evaluat
     evaluated = [{"episode": at, "mean_reward": 1.0, "std": 0.1} for at in (0, 10)]
     body = json.dumps({"config": {"seed": 1}, "training": rows, "validation": evaluated, "test": evaluated})
     assert len(values(read_history(write(tmp_path, "a.json", body)), "reward_mean")) == 20
-    body = json.dumps({"episode_rewards": list(range(20)), "losses": [1.0] * 20, "seed": 1})
-    assert {"reward_mean", "loss"} <= read_history(write(tmp_path, "b.json", body)).series.keys()
+    body = json.dumps({"episode_rewards": list(range(20)), "PolicyLoss": [0.0] * 20, "losses": [1.0] * 20, "seed": 1})
+    assert {"reward_mean", "policy_loss", "loss"} <= read_history(write(tmp_path, "b.json", body)).series.keys()
 
 
 def test_of_several_trainings_in_one_file_the_last_is_read(tmp_path: Path) -> None:
