@@ -11,6 +11,7 @@ from typing import Any
 
 OLD = {"trl": "0.13.0", "transformers": "4.47.1", "peft": "0.14.0", "accelerate": "1.2.1", "datasets": "3.2.0"}
 OLDER = {"transformers": "4.45.2", "peft": "0.13.2", "accelerate": "1.0.1", "datasets": "3.0.2"}
+DATED = {"transformers": "4.41.2", "peft": "0.11.1", "accelerate": "0.30.1", "datasets": "3.0.2"}
 OLDEST = {"transformers": "4.37.2", "peft": "0.8.2", "accelerate": "0.24.1", "datasets": "3.0.2"}
 MIDDLE = {"transformers": "4.57.3", "peft": "0.17.1", "accelerate": "1.11.0", "datasets": "4.4.1"}
 NEW = {"trl": "1.14.2", "transformers": "5.19.0", "peft": "0.21.2", "accelerate": "1.14.0", "datasets": "5.2.0"}
@@ -130,6 +131,21 @@ def saves_otherwise(good: Seen, bad: Seen) -> bool:
     return {path: sorted(names) for path, names in good["saved"].items()} != {
         path: sorted(names) for path, names in bad["saved"].items()
     }
+
+
+def starves_a_worker(good: Seen, bad: Seen) -> bool:
+    """Fewer of the workers get rows."""
+    return len(bad["workers"]) < len(good["workers"])
+
+
+def ends_or_differs(good: Seen, bad: Seen) -> bool:
+    """The bad side ends with an exception, or begins with another loss."""
+    return "rows" in good and ("ended" in bad or first_loss_otherwise(good, bad))
+
+
+def forgets_the_beginning(good: Seen, bad: Seen) -> bool:
+    """What is saved no longer says which token begins a text."""
+    return good["begins"] is not None and bad["begins"] is None
 
 
 def trains_fewer(good: Seen, bad: Seen) -> bool:
@@ -289,7 +305,36 @@ OWN = tuple(
          crashes("num_items_in_batch")),
     )
 )  # fmt: skip
-ROWS = (*SEEN, *UNSEEN, *LATER, *WIDER, *OWN)
+V5 = {**MIDDLE, "peft": "0.18.1"}
+THREADS = tuple(
+    Row(script="threads.py", name=name, source=source, base=base, culprit=culprit, good=good, bad=bad, kind=name,
+        shows=shows)
+    for name, source, base, (culprit, good, bad), shows in (
+        ("reinitialized", "transformers#46620", V5, ("transformers", "4.57.3", "5.12.1"), first_loss_otherwise),
+        ("shards", "datasets#8669", {**NEW, "datasets": "4.8.5"}, ("datasets", "4.8.5", "5.0.1"), starves_a_worker),
+        ("framed", "transformers#44568", {**V5, "sentencepiece": "0.2.1", "protobuf": "6.33.0"},
+         ("transformers", "4.57.3", "5.3.0"), other_data),
+        ("prefix", "peft#2821", {**MIDDLE, "transformers": "4.55.4"}, ("transformers", "4.55.4", "4.57.1"),
+         crashes("key_cache")),
+        ("list-texts", "trl#3583", {**OLD, "transformers": "4.52.4", "accelerate": "1.7.0"},
+         ("trl", "0.15.2", "0.18.2"), ends_or_differs),
+        ("torch-rows", "oumi#1478", {**OLD, "transformers": "4.48.3"}, ("trl", "0.14.0", "0.15.0"), crashes("Error")),
+        ("settings", "instructlab#2803", {**OLD, "transformers": "4.46.3"}, ("trl", "0.12.2", "0.13.0"),
+         crashes("TypeError")),
+        ("ready-adapter", "trl#3807", MIDDLE, ("trl", "0.19.1", "0.20.0"), crashes("does not require grad")),
+        ("held", "Soup#1009", {**NEW, "peft": "0.20.0"}, ("peft", "0.20.0", "0.21.0"), saves_otherwise),
+        ("precomputed", "trl#1962", DATED, ("trl", "0.8.6", "0.9.6"), later_loss),
+        ("new-words", "peft#2863", {**MIDDLE, "peft": "0.15.2"}, ("peft", "0.15.2", "0.16.0"),
+         crashes("embedding_dim")),
+        ("erased", "transformers#48592", {**MIDDLE, "transformers": "4.55.4"}, ("transformers", "4.55.4", "4.56.2"),
+         forgets_the_beginning),
+        ("own-saver", "FlagEmbedding#1583", V5, ("transformers", "4.57.3", "5.9.0"), crashes("tokenizer")),
+        ("renamed", "transformers#46650", V5, ("transformers", "4.57.3", "5.5.3"), saves_otherwise),
+        ("split-otherwise", "mellea#947", V5, ("transformers", "4.57.3", "5.3.0"), first_loss_otherwise),
+        ("group-accumulation", "trl#4172", MIDDLE, ("trl", "0.23.1", "0.24.0"), gradient_apart(1.001)),
+    )
+)  # fmt: skip
+ROWS = (*SEEN, *UNSEEN, *LATER, *WIDER, *OWN, *THREADS)
 CONSECUTIVE = {
     "accelerate": ("whole-accumulation", "1.11.0 1.12.0 1.13.0 1.14.0 1.15.0"),
     "peft": ("whole-lora", "0.17.1 0.18.1 0.19.1 0.20.0 0.21.2"),

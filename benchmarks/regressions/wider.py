@@ -114,7 +114,7 @@ def group(folder: str, trained: torch.nn.Module, prompt: tuple[int, int], **give
     seen, words, draw = Course(), tokenizer(), random.Random(0)
     words.model_input_names = ["input_ids", "attention_mask"]
     prompts = Dataset.from_list([{"prompt": text(draw, *prompt)} for _ in range(32)])
-    args = GRPOConfig(**common(folder, max_completion_length=8, num_generations=4, bf16=False, **given))
+    args = GRPOConfig(**common(folder, **{"max_completion_length": 8, "num_generations": 4, "bf16": False, **given}))
     GRPOTrainer(model=trained, args=args, processing_class=words, train_dataset=prompts, reward_funcs=late,
                 callbacks=callbacks(seen)).train()  # fmt: skip
     return seen.told(folder)
