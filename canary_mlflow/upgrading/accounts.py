@@ -159,7 +159,8 @@ def _apart(key: str, here: float, there: float) -> float:
 
 
 def other_files(before: Sequence[Account], now: Account) -> Iterator[tuple[str, str]]:
-    """(key, clause) for each way in which saved tensors differ."""
+    """(key, clause) for each way in which saved tensors differ; a key names the file, so that one is not hidden by
+    another."""
     first, *again = (_by_occurrence(one.saved) for one in before)
     theirs = _by_occurrence(now.saved)
     for (name, at), tensors in first.items():
@@ -169,7 +170,7 @@ def other_files(before: Sequence[Account], now: Account) -> Iterator[tuple[str, 
             steady = {key for key in tensors if all(one[name, at].get(key) == tensors[key] for one in again)}
             yield from _other_tensors(name, tensors, theirs[name, at], steady)
         else:
-            yield "saved.file", f"{name} is saved {at} times only" if at else f"{name} is not saved"
+            yield f"saved.file:{name}", f"{name} is saved {at} times only" if at else f"{name} is not saved"
 
 
 def _other_tensors(name: str, here: Tensors, there: Tensors, steady: Set[str]) -> Iterator[tuple[str, str]]:
@@ -179,36 +180,39 @@ def _other_tensors(name: str, here: Tensors, there: Tensors, steady: Set[str]) -
         ("saved.more", "also holds", sorted(there.keys() - here.keys())),
     ):
         if found:
-            yield key, f"{name} {clause} {listed(found, 1)}"
+            yield f"{key}:{name}", f"{name} {clause} {listed(found, 1)}"
     for tensor in sorted(here.keys() & there.keys()):
         (shape, kind, norm), (other_shape, other_kind, other) = here[tensor], there[tensor]
         if (shape, kind) != (other_shape, other_kind):
-            yield "saved.shape", f"{tensor} in {name} {kind} {list(shape)} → {other_kind} {list(other_shape)}"
+            yield f"saved.shape:{name}", f"{tensor} in {name} {kind} {list(shape)} → {other_kind} {list(other_shape)}"
         elif norm is None or other is None or tensor not in steady:
             continue
         elif not math.isclose(norm, other, rel_tol=SAVED_APART):
-            yield "saved.values", f"norm of {tensor} in {name} {told_apart(norm, other)}"
+            yield f"saved.values:{name}", f"norm of {tensor} in {name} {told_apart(norm, other)}"
 
 
 def other_texts(before: Sequence[Account], now: Account) -> Iterator[tuple[str, str]]:
     """(key, clause) for each text that is saved no more, or no longer holds what it held: whoever reads it may be
-    another program, which looks where it always looked. A value that it assumes anyway is shown and does not decide."""
+    another program, which looks where it always looked. A value that it assumes anyway is shown and does not decide,
+    unless the key is still there and says that there is none."""
     first, *again = (_by_occurrence(one.texts) for one in before)
     theirs = _by_occurrence(now.texts)
     for (name, at), held in first.items():
         if any((name, at) not in one for one in again):
             continue
         if (name, at) not in theirs:
-            yield "saved.text", f"{name} is saved {at} times only" if at else f"{name} is not saved"
+            yield f"saved.text:{name}", f"{name} is saved {at} times only" if at else f"{name} is not saved"
             continue
-        lost = sorted(held.keys() - theirs[name, at].keys())
-        lost = [key for key in lost if all(key in one[name, at] for one in again)]
-        for kind, found in (
-            ("saved.keys", [key for key in lost if held[key] is False]),
-            (f"{BESIDES}text", [key for key in lost if held[key]]),
+        there = theirs[name, at]
+        steady = [key for key in sorted(held) if all(one[name, at].get(key) is not None for one in again)]
+        told = [key for key in steady if held[key] is not None]
+        for kind, verb, found in (
+            ("saved.keys", "lacks", [key for key in told if key not in there and not held[key]]),
+            ("saved.emptied", "holds nothing for", [key for key in told if key in there and there[key] is None]),
+            (f"{BESIDES}text", "lacks", [key for key in told if key not in there and held[key]]),
         ):
             if found:
-                yield kind, f"{name} lacks {listed(found, 1)}"
+                yield f"{kind}:{name}", f"{name} {verb} {listed(found, 1)}"
 
 
 def _by_occurrence(saved: Sequence[tuple[str, Held]]) -> dict[tuple[str, int], Held]:

@@ -123,7 +123,8 @@ class Transcript:
             answer = save(*given, **named)
             table, place, *_ = taken.bind(*given, **named).arguments.values()
             rows = table.items() if isinstance(table, Mapping) and isinstance(place, (str, os.PathLike)) else ()
-            if tensors := {str(key): told(one) for key, one in rows if hasattr(one, "untyped_storage")}:
+            tensors = {str(key): told(one) for key, one in rows if hasattr(one, "untyped_storage")}
+            if tensors or (name == "save_file" and not table):  # an empty table is saved, too, and holds nothing
                 self.saved.append({"file": Path(place).name, "tensors": tensors})
             return answer
 

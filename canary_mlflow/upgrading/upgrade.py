@@ -31,7 +31,7 @@ BY_FACT = (
     (("parameters.", "adapter.", "outcome.trainable"), ("peft", "trl", "transformers")),
     (("first.tokens", "first.labels", "data."), ("trl", "tokenizers", "transformers", "datasets")),
     (("first.loss", "first.grad_norm", "logged.", "training."), ("transformers", "trl", "accelerate", "peft")),
-    (("saved.text", "saved.keys"), ("transformers", "tokenizers", "peft")),
+    (("saved.text", "saved.keys", "saved.emptied"), ("transformers", "tokenizers", "peft")),
     (("saved.",), ("peft", "transformers", "safetensors", "torch")),
     (("cost.outside",), ("transformers", "datasets", "tokenizers")),
     (("cost.step", "cost.memory"), ("trl", "transformers", "accelerate", "datasets")),

@@ -45,6 +45,7 @@ other.evaluate(rows)
 sum(at for at in range(20_000_000))
 other.log(logs={"eval_own": 3.0})
 save_file({"a": torch.ones(4), "b": torch.zeros(2, dtype=torch.int64)}, folder + "/x.safetensors")
+save_file({}, folder + "/empty.safetensors")
 torch.save(f=folder + "/y.bin", obj={"c": torch.ones(1)})
 torch.save({"step": 3}, folder + "/z.bin")
 torch.save({"d": torch.ones(1, device="meta")}, folder + "/meta.bin")
@@ -62,6 +63,7 @@ def test_all_trainers_files_and_costs_of_a_process_are_written_down(tmp_path: Pa
     assert [value for _, value in found.course[1, "eval_own"]] == [3.0]
     assert found.saved == [
         ("x.safetensors", {"a": ((4,), "torch.float32", 2.0), "b": ((2,), "torch.int64", None)}),
+        ("empty.safetensors", {}),
         ("y.bin", {"c": ((1,), "torch.float32", 1.0)}),
         ("meta.bin", {"d": ((1,), "torch.float32", None)}),
     ]
@@ -204,18 +206,20 @@ def test_other_saved_tensors_are_named(tmp_path: Path, now: dict[str, list[objec
         ([("a.json", "x y assumed"), ("a.json", "x")], []),
         ([("a.json", "x y nothing"), ("a.json", "x")], ["besides.text: a.json lacks assumed"]),
         ([("a.json", "x"), ("a.json", "x")], ["saved.keys: a.json lacks y", "besides.text: a.json lacks assumed"]),
+        ([("a.json", "x y- assumed"), ("a.json", "x")], ["saved.emptied: a.json holds nothing for y"]),
+        ([("a.json", "x y assumed- nothing"), ("a.json", "x")], ["saved.emptied: a.json holds nothing for assumed"]),
         ([("a.json", "x y assumed")], ["saved.text: a.json is saved 1 times only"]),
         ([("b.json", "x")], ["saved.text: a.json is not saved", "saved.text: a.json is saved 1 times only"]),
     ],
 )
 def test_a_text_that_no_longer_holds_what_it_held_is_named(now: list[tuple[str, str]], said: list[str]) -> None:
     def saved(*texts: tuple[str, str]) -> accounts.Account:
-        known = {"assumed": True, "nothing": None}
-        held = [(name, {key: known.get(key, False) for key in keys.split()}) for name, keys in texts]
+        known = {"assumed": True, "nothing": None, "y-": None, "assumed-": None}
+        held = [(name, {key.rstrip("-"): known.get(key, False) for key in keys.split()}) for name, keys in texts]
         return accounts.Account(course={}, saved=(), texts=held)
 
     here = saved(("a.json", "x y assumed nothing"), ("a.json", "x"))
-    assert [f"{key}: {clause}" for key, clause in accounts.other_texts([here], saved(*now))] == said
+    assert [f"{key.partition(':')[0]}: {clause}" for key, clause in accounts.other_texts([here], saved(*now))] == said
     unsteady = saved()
     assert list(accounts.other_texts([here, unsteady], saved(*now))) == []
 
