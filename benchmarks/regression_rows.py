@@ -11,7 +11,6 @@ from typing import Any
 
 OLD = {"trl": "0.13.0", "transformers": "4.47.1", "peft": "0.14.0", "accelerate": "1.2.1", "datasets": "3.2.0"}
 OLDER = {"transformers": "4.45.2", "peft": "0.13.2", "accelerate": "1.0.1", "datasets": "3.0.2"}
-DATED = {"transformers": "4.41.2", "peft": "0.11.1", "accelerate": "0.30.1", "datasets": "3.0.2"}
 OLDEST = {"transformers": "4.37.2", "peft": "0.8.2", "accelerate": "0.24.1", "datasets": "3.0.2"}
 MIDDLE = {"transformers": "4.57.3", "peft": "0.17.1", "accelerate": "1.11.0", "datasets": "4.4.1"}
 NEW = {"trl": "1.14.2", "transformers": "5.19.0", "peft": "0.21.2", "accelerate": "1.14.0", "datasets": "5.2.0"}
@@ -314,16 +313,12 @@ THREADS = tuple(
         ("shards", "datasets#8669", {**NEW, "datasets": "4.8.5"}, ("datasets", "4.8.5", "5.0.1"), starves_a_worker),
         ("framed", "transformers#44568", {**V5, "sentencepiece": "0.2.1", "protobuf": "6.33.0"},
          ("transformers", "4.57.3", "5.3.0"), other_data),
-        ("prefix", "peft#2821", {**MIDDLE, "transformers": "4.55.4"}, ("transformers", "4.55.4", "4.57.1"),
-         crashes("key_cache")),
         ("list-texts", "trl#3583", {**OLD, "transformers": "4.52.4", "accelerate": "1.7.0"},
          ("trl", "0.15.2", "0.18.2"), ends_or_differs),
         ("torch-rows", "oumi#1478", {**OLD, "transformers": "4.48.3"}, ("trl", "0.14.0", "0.15.0"), crashes("Error")),
         ("settings", "instructlab#2803", {**OLD, "transformers": "4.46.3"}, ("trl", "0.12.2", "0.13.0"),
          crashes("TypeError")),
-        ("ready-adapter", "trl#3807", MIDDLE, ("trl", "0.19.1", "0.20.0"), crashes("does not require grad")),
         ("held", "Soup#1009", {**NEW, "peft": "0.20.0"}, ("peft", "0.20.0", "0.21.0"), saves_otherwise),
-        ("precomputed", "trl#1962", DATED, ("trl", "0.8.6", "0.9.6"), later_loss),
         ("new-words", "peft#2863", {**MIDDLE, "peft": "0.15.2"}, ("peft", "0.15.2", "0.16.0"),
          crashes("embedding_dim")),
         ("erased", "transformers#48592", {**MIDDLE, "transformers": "4.55.4"}, ("transformers", "4.55.4", "4.56.2"),
@@ -331,7 +326,8 @@ THREADS = tuple(
         ("own-saver", "FlagEmbedding#1583", V5, ("transformers", "4.57.3", "5.9.0"), crashes("tokenizer")),
         ("renamed", "transformers#46650", V5, ("transformers", "4.57.3", "5.5.3"), saves_otherwise),
         ("split-otherwise", "mellea#947", V5, ("transformers", "4.57.3", "5.3.0"), first_loss_otherwise),
-        ("group-accumulation", "trl#4172", MIDDLE, ("trl", "0.23.1", "0.24.0"), gradient_apart(1.001)),
+        ("group-accumulation", "trl#4172", {**MIDDLE, "transformers": "4.55.4"}, ("trl", "0.21.0", "0.22.2"),
+         gradient_apart(1.001)),
     )
 )  # fmt: skip
 ROWS = (*SEEN, *UNSEEN, *LATER, *WIDER, *OWN, *THREADS)
@@ -343,6 +339,14 @@ CONSECUTIVE = {
 }
 """The last patch of each minor release, beside the other packages of NEW; nothing else moves, so that a set is tried
 once for both of its pairs."""
+CLOSE = (
+    ("erased", {**MIDDLE, "transformers": "4.55.3"}, "transformers", "4.55.3", "4.55.4"),
+    ("renamed", {**V5, "transformers": "5.5.2"}, "transformers", "5.5.2", "5.5.3"),
+    ("held", {**NEW, "peft": "0.19.1"}, "peft", "0.19.1", "0.20.0"),
+    ("shards", {**NEW, "datasets": "4.8.4"}, "datasets", "4.8.4", "4.8.5"),
+    ("group-accumulation", MIDDLE, "trl", "0.23.0", "0.23.1"),
+)
+"""Neighbours of the releases of THREADS, with the same trainings."""
 HARMLESS = (
     Row(name="transformers-4.57.3-5.0.0", source="consecutive releases", base={**MIDDLE, "peft": "0.18.1"},
         culprit="transformers", good="4.57.3", bad="5.0.0", kind="template", shows=lambda good, bad: True, innocents={},
@@ -350,4 +354,7 @@ HARMLESS = (
     *(Row(name=f"{package}-{good}-{bad}", source="consecutive releases", base=NEW, culprit=package, good=good, bad=bad,
           kind=kind, shows=lambda good, bad: True, innocents={})
       for package, (kind, versions) in CONSECUTIVE.items() for good, bad in pairwise(versions.split())),
+    *(Row(name=f"{kind}-{good}-{bad}", source="close releases", base=base, culprit=package, good=good, bad=bad,
+          kind=kind, shows=lambda good, bad: True, script="threads.py")
+      for kind, base, package, good, bad in CLOSE),
 )  # fmt: skip

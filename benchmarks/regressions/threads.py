@@ -10,10 +10,9 @@ import torch
 from datasets import IterableDataset
 from later import Course, language
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from train import callbacks, common, config, kept, labelled, lora, model, pairs, run, text, texts, tokenizer
+from train import callbacks, common, config, kept, labelled, lora, model, run, text, texts, tokenizer
 from transformers import (
     AutoConfig,
-    AutoModelForCausalLM,
     AutoTokenizer,
     DataCollatorForLanguageModeling,
     DataCollatorWithPadding,
@@ -120,26 +119,17 @@ def framed(folder: str) -> dict[str, object]:
     return seen.told(folder, data=sum(len(row) for row in rows["input_ids"]))
 
 
-def prefix(folder: str) -> dict[str, object]:
-    from peft import PrefixTuningConfig, get_peft_model
-
-    place = str(Path(folder) / "model")
-    model().save_pretrained(place)
-    placed = AutoModelForCausalLM.from_pretrained(place, device_map="auto")
-    return trained(folder, get_peft_model(placed, PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)))
-
-
 def joined(rows: dict[str, list[str]]) -> list[str]:
     """A batch's rows as texts."""
-    return [f"{prompt} {answer}" for prompt, answer in zip(rows["prompt"], rows["completion"], strict=False)]
+    return [f"{question} {answer}" for question, answer in zip(rows["question"], rows["answer"], strict=False)]
 
 
 def fine_tuned(folder: str, rows: object, given: dict[str, object], own: dict[str, object]) -> dict[str, object]:
-    """SFT, by arguments of the release."""
+    """SFT with what is given to its settings, and what to the trainer."""
     from trl import SFTConfig, SFTTrainer
 
     seen = Course()
-    trainer = SFTTrainer(model=own.pop("model", None) or model(), args=SFTConfig(**common(folder, **given)),
+    trainer = SFTTrainer(model=model(), args=SFTConfig(**common(folder, **given)),
                          processing_class=tokenizer(), train_dataset=rows, callbacks=callbacks(seen),
                          **own)  # fmt: skip
     trainer.train()
@@ -148,7 +138,7 @@ def fine_tuned(folder: str, rows: object, given: dict[str, object], own: dict[st
 
 def list_texts(folder: str) -> dict[str, object]:
     """A function of one's own that makes texts of a batch's rows."""
-    rows = labelled().rename_columns({"label": "kind"}).remove_columns("kind")
+    rows = labelled().rename_columns({"prompt": "question", "completion": "answer"}).remove_columns("label")
     return fine_tuned(folder, rows, {"max_seq_length": 32}, {"formatting_func": joined})
 
 
@@ -174,13 +164,6 @@ def settings(folder: str) -> dict[str, object]:
     """Settings given to the trainer, as long ago."""
     own = {"max_seq_length": 32, "dataset_text_field": "text", "packing": False}
     return fine_tuned(folder, texts(), {}, own)
-
-
-def ready_adapter(folder: str) -> dict[str, object]:
-    """An adapter made before the trainer, which everything else is left to."""
-    from peft import get_peft_model
-
-    return fine_tuned(folder, texts(), {"bf16": False}, {"model": get_peft_model(model(), lora(True))})
 
 
 class Held(torch.nn.Module):
@@ -214,19 +197,6 @@ def held(folder: str) -> dict[str, object]:
     trainer, seen = language(folder, tuned)
     trainer.train()
     tuned.save_pretrained(str(Path(folder) / "saved"))
-    return seen.told(folder)
-
-
-def precomputed(folder: str) -> dict[str, object]:
-    """DPO against a reference that was asked before the training, as the trainers of 2024 take it."""
-    import trl
-    from trl import DPOTrainer
-
-    seen, made = Course(), getattr(trl, "DPOConfig", TrainingArguments)
-    args = made(**common(folder, remove_unused_columns=False))
-    DPOTrainer(model=kept(folder), ref_model=kept(folder), args=args, tokenizer=tokenizer(), train_dataset=pairs(),
-               max_length=32, max_prompt_length=16, precompute_ref_log_probs=True,
-               callbacks=callbacks(seen)).train()  # fmt: skip
     return seen.told(folder)
 
 
@@ -355,13 +325,10 @@ KINDS = {
     "reinitialized": reinitialized,
     "shards": shards,
     "framed": framed,
-    "prefix": prefix,
     "list-texts": list_texts,
     "torch-rows": torch_rows,
     "settings": settings,
-    "ready-adapter": ready_adapter,
     "held": held,
-    "precomputed": precomputed,
     "new-words": new_words,
     "erased": erased,
     "own-saver": own_saver,
