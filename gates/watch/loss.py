@@ -158,14 +158,16 @@ class GainLost:
     def _wandering(self) -> float:
         """Standard deviation of the level of a series that goes nowhere.
 
-        Rows are not independent, so an estimate from neighbours is too small. While the level has not turned, it is the
-        shorter window's, scaled, and while that has not either, a multiple of the estimate from neighbours.
+        Rows are not independent, so an estimate from neighbours is too small. Few turns of the level estimate it badly:
+        those of neighbouring rows are nearly one, and the first may all be small by luck. So the shorter window tells
+        too, as much as three turns. There is none beside the shortest: its first turns count for more, and before them
+        a multiple of the estimate from neighbours does.
         """
-        if self._turns:
-            return max(self.error, self._wobble * (1 + 3 / self._turns))  # few turns estimate it badly
-        if self._shorter is None:
-            return _WANDERS * self.error
-        return self._shorter._wandering() * self._share / self._shorter._share
+        turns, shorter = self._turns, self._shorter
+        if shorter is None:
+            return max(self.error, self._wobble * (1 + 3 / turns)) if turns else _WANDERS * self.error
+        known = shorter._wandering() * self._share / shorter._share
+        return max(self.error, self._wobble + known * 3 / (turns + 3))
 
     def _seen(self, level: float) -> str:
         return self._course(self._first, f"fell to {figure(self._past)}, is now at", level)

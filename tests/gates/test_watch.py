@@ -49,6 +49,18 @@ def test_failures_are_warned_of_before_they_are_complete(name: str) -> None:
     assert sorted(leads)[len(leads) // 2] >= 0.3
 
 
+@pytest.mark.parametrize("seed", [52, 313])
+def test_the_first_turns_of_a_level_do_not_tell_how_far_it_wanders(seed: int) -> None:
+    """A reward model's margin that wanders: where the mean of twenty rows first turns, it happens to turn by little."""
+    rng = np.random.default_rng(seed)
+    margins, off = [], 0.0
+    for row in range(100):
+        off = 0.65 * off + rng.normal(0, 0.28)
+        margins.append(1.2 * (1 - np.exp(-row / 15)) + off)
+    seen = watch([{"reward_margin": margin} for margin in margins], algo="reward", max_steps=100)
+    assert seen.verdict in ("healthy", "warned")
+
+
 def test_a_reward_of_rare_successes_does_not_fall_where_there_is_none_for_a_while() -> None:
     """As in a public run of 5,500 episodes, which earned one of two rewards and succeeded more and more often."""
     rng = np.random.default_rng(1)
