@@ -97,13 +97,15 @@ def _repeats(path: Path) -> dict[str, list[Run]]:
 
 
 def _systems(path: Path) -> dict[str, list[Run]]:
-    """Runs by system: seconds per sample of each logged block, and the last evaluation."""
+    """Runs by system: seconds per sample of each logged block, and the evaluation after it."""
     pools: dict[str, list[Run]] = defaultdict(list)
     for number, run in enumerate(_json(path)):
         blocks = [block[1] for block in run["throughput"]]
         if len(blocks) < 3 or not run["eval"]:
             continue
-        values = {"step_time": 1 / np.array(blocks[1:]), "eval_loss": np.array([run["eval"][-1][1]])}
+        after = {samples: loss for samples, loss, _ in run["eval"]}
+        evaluated = [after.get(block[0], math.nan) for block in run["throughput"][1:]]
+        values = {"step_time": 1 / np.array(blocks[1:]), "eval_loss": np.array(evaluated)}
         pools[f"MLPerf LoRA systems: {run['repo'][-4:]} {run['path'].split('/')[0]} {run['system']}"].append(
             _run(str(number), values)
         )

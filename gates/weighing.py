@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from gates.evidence.clocks import Pairs, judged_in_pairs
 from gates.evidence.comparability import incomparable, unread
+from gates.evidence.ends import up_to_shared_end
 from gates.evidence.matching import compare_readings, identity_check, same_code, same_training
 from gates.evidence.plausibility import implausible
 from gates.evidence.readings import VERIFIED, Reading, Yardstick, read, yardstick
@@ -54,7 +57,32 @@ def weigh(policy: Policy, rule: MetricRule, left: Sequence[Run], right: Sequence
 def _weigh(
     policy: Policy, rule: MetricRule, baseline: Sequence[Run], candidate: Sequence[Run], beside: bool = False
 ) -> Weighed | Check:
-    """Compare one metric. `beside`: the two sides' runs of a seed were made side by side."""
+    """Compare one metric over whole runs or, where these do not compare because the training ends by itself, up to the
+    last step that all runs reached. `beside`: the two sides' runs of a seed were made side by side."""
+    found = _compared(policy, rule, baseline, candidate, beside)
+    if isinstance(found, Weighed) or found.reason_code is not ReasonCode.NOT_COMPARABLE:
+        return found
+    if (cut := up_to_shared_end(baseline, candidate)) is None:
+        return found
+    sides, step = cut
+    shared = _compared(policy, rule, *sides, beside)
+    if isinstance(shared, Check) or _ends_worse(policy, shared, baseline, candidate):
+        return found
+    note = f"the runs end by themselves, so what changes on the way is compared up to step {step}, which all reached"
+    return replace(shared, notes=(*shared.notes, note))
+
+
+def _ends_worse(policy: Policy, shared: Weighed, baseline: Sequence[Run], candidate: Sequence[Run]) -> bool:
+    """Whether the candidate's whole runs are worse by more than the margin, whatever they share."""
+    left, right = (read(policy, shared.rule, side)[0] for side in (baseline, candidate))
+    stick = yardstick(policy, shared.rule, left, right)
+    return isinstance(stick, str) or bool(np.mean(stick.harms(right)) - np.mean(stick.harms(left)) > stick.margin)
+
+
+def _compared(
+    policy: Policy, rule: MetricRule, baseline: Sequence[Run], candidate: Sequence[Run], beside: bool
+) -> Weighed | Check:
+    """Compare one metric over these runs as they are."""
     left, why_left = read(policy, rule, baseline)
     right, why_right = read(policy, rule, candidate)
     if not left or not right:
