@@ -119,6 +119,7 @@ SWITCHES: dict[str, list[Place]] = {
     "... evaluations after other numbers of steps": [(comparability, "_other_progress", returns(""))],
     "... points at other steps": [(comparability, "_other_part", returns(""))],
     "... only of a series that changes on the way": [(comparability, "_changes", returns(True))],
+    "... up to the end that all share": [(weighing, "up_to_shared_end", returns(None))],
     "... runs too short to give a number": [(weighing, "unread", returns([]))],
     "sparse series": [(readings, "points", lambda policy, series: (policy.warmup_steps, policy.min_steps))],
     "tails and drifts of short runs are advice": summary(decides_from=0),

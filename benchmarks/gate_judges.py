@@ -106,7 +106,8 @@ def verdict(baseline: Sequence[Run], candidate: Sequence[Run], policy: Policy) -
     sides = (Version(model="", version=None, runs=tuple(side)) for side in (baseline, candidate))
     shortest = min(len(run.series["step_time"].values) for run in (*baseline, *candidate))
     if shortest < policy.warmup_steps + policy.min_steps:  # logs of blocks of steps: all blocks count
-        policy = replace(policy, warmup_steps=min(policy.warmup_steps, shortest // 3), min_steps=min(3, shortest))
+        warmup = min(policy.warmup_steps, shortest // 3)
+        policy = replace(policy, warmup_steps=warmup, min_steps=min(3, shortest - warmup))
     return judge(policy, *sides)
 
 
