@@ -16,7 +16,7 @@ from gates.evidence.plausibility import implausible
 from gates.evidence.readings import VERIFIED, Reading, Yardstick, read, yardstick
 from gates.model.policy import Policy
 from gates.model.records import Run
-from gates.model.rules import MetricRule, Role
+from gates.model.rules import MetricRule, Role, Worse
 from gates.model.sides import once
 from gates.model.verdict import Check, Evidence, ReasonCode, undecided
 from gates.model.wording import counted, listed
@@ -66,17 +66,25 @@ def _weigh(
         return found
     sides, step = cut
     shared = _compared(policy, rule, *sides, beside)
-    if isinstance(shared, Check) or _ends_worse(policy, shared, baseline, candidate):
+    if isinstance(shared, Check):
         return found
-    note = f"the runs end by themselves, so what changes on the way is compared up to step {step}, which all reached"
+    if shared.found.harm <= shared.found.margin and not _ends_alike(policy, rule, baseline, candidate):
+        return found
+    note = f"the runs end at different steps by themselves, so they are compared up to step {step}, which all reached"
     return replace(shared, notes=(*shared.notes, note))
 
 
-def _ends_worse(policy: Policy, shared: Weighed, baseline: Sequence[Run], candidate: Sequence[Run]) -> bool:
-    """Whether the candidate's whole runs are worse by more than the margin, whatever they share."""
-    left, right = (read(policy, shared.rule, side)[0] for side in (baseline, candidate))
-    stick = yardstick(policy, shared.rule, left, right)
-    return isinstance(stick, str) or bool(np.mean(stick.harms(right)) - np.mean(stick.harms(left)) > stick.margin)
+def _ends_alike(policy: Policy, rule: MetricRule, baseline: Sequence[Run], candidate: Sequence[Run]) -> bool:
+    """Whether nothing shows that whole runs of the candidate end worse than the baseline's by more than the margin: not
+    on average, and none worse than all of the baseline's, as those that end early know nothing of what comes later.
+    What breaks off before its run ends may hide it."""
+    left, right = (read(policy, rule, side)[0] for side in (baseline, candidate))
+    stick = yardstick(policy, rule, left, right)
+    if isinstance(stick, str) or not all(reading.to_the_end for reading in right):
+        return False
+    before, now = stick.harms(left), stick.harms(right)
+    ways = [(before, now), (-before, -now)] if rule.worse is Worse.BOTH else [(before, now)]
+    return all(max(np.mean(b) - np.mean(a), np.max(b) - np.max(a)) <= stick.margin for a, b in ways)
 
 
 def _compared(

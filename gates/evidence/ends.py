@@ -17,14 +17,14 @@ Sides = tuple[list[Run], list[Run]]
 def up_to_shared_end(baseline: Sequence[Run], candidate: Sequence[Run]) -> tuple[Sides, int] | None:
     """Both sides up to the last step that all their runs reached, and that step.
 
-    None if the training does not end by itself: then the baseline's own runs end at the same step. None too if one
-    side's runs all end before the other's: that is another training, or a change that no shared part shows.
+    None if the training does not end by itself: then the baseline's own runs end at the same step. None too if a run of
+    the candidate ends where none of the baseline's does: it would choose what is compared, or it trains longer.
     """
     left, right = ([run.last_step for run in side] for side in (baseline, candidate))
-    shared, longest = min(*left, *right), max(*left, *right)
     by_itself = min(left) < (1 - UNEQUAL) * max(left)
-    overlap = min(right) <= max(left) and min(left) <= max(right)
-    if not (by_itself and overlap and shared >= LEAST_SHARED * longest):
+    alike = min(right) >= (1 - UNEQUAL) * min(left) and (1 - UNEQUAL) * max(right) <= max(left)
+    shared, longest = min(*left, *right), max(*left, *right)
+    if not (by_itself and alike and shared >= LEAST_SHARED * longest):
         return None
     return ([_up_to(run, shared) for run in baseline], [_up_to(run, shared) for run in candidate]), shared
 

@@ -44,6 +44,11 @@ class Reading:
     rewards: tuple[float, float] = (-math.inf, math.inf)
 
     @property
+    def to_the_end(self) -> bool:
+        """Whether the series goes on as long as its run: no more than a tenth of the run, or a point, is missing."""
+        return self.last_step - int(self.series.steps[-1]) <= max(0.1 * self.last_step, self.series.spacing)
+
+    @property
     def called(self) -> str:
         """How sentences name its run."""
         return called(self.run_id, self.seed)

@@ -22,7 +22,10 @@ _REINFORCEMENT = (
     "reinforce", "policygradient", "a2c", "a3c", "sac", "td3", "ddpg", "dqn",
 )  # fmt: skip
 _SUPERVISED = ("sft", "dpo", "kto", "orpo", "cpo", "simpo", "gkd", "reward")
-_WHOLE = {"rm": Paradigm.SUPERVISED, "sppo": Paradigm.SUPERVISED}  # too short, or no kind of what it ends with
+# Too short, or no kind of what it ends with: the metrics tell what SDPO, GDPO and DDPO are, which learn from rewards.
+_WHOLE: dict[str, Paradigm | None] = {
+    "rm": Paradigm.SUPERVISED, "sppo": Paradigm.SUPERVISED, "sdpo": None, "gdpo": None, "ddpo": None
+}  # fmt: skip
 _OF_PREFERENCES = frozenset({"chosen_reward", "rejected_reward", "reward_margin", "eval_margin"})
 _OF_REWARDS = frozenset({"reward_mean", "reward_std", "score_mean", "advantage_mean", "response_length"})
 _OF_POLICY_GRADIENTS = frozenset({"policy_loss", "clip_fraction", "approx_kl", "advantage_mean", "reward_std"})

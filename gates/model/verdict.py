@@ -143,7 +143,7 @@ def undecided(
     does unless said otherwise, else NOT_JUDGED."""
     if rule.role is Role.GATE if leaves_open is None else leaves_open:
         return check_of(rule, CheckOutcome.INCONCLUSIVE, reason, reason_code=code, **known)
-    return check_of(rule, CheckOutcome.NOT_JUDGED, reason, **known)
+    return check_of(rule, CheckOutcome.NOT_JUDGED, reason, reason_code=code, **known)
 
 
 def hard_check(name: str, outcome: CheckOutcome, reason: str, code: ReasonCode | None = None) -> Check:

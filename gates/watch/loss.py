@@ -16,7 +16,7 @@ _DIFF_TO_SD = 0.886  # of a normal: standard deviation over mean absolute differ
 _TURN_TO_SD = 0.512  # of independent values: standard deviation over mean absolute second difference
 _OF_ROWS = 1.12  # standard deviation of the better of mean and median of n rows / that of one row, times root n
 _LEANS = 4 / 3  # by how much the mean of the rows before varies more because the later ones count more
-_MEMORY = 100  # rows over which the turns of a level are averaged; of more levels than that, the worst is luck
+_MEMORY = 100  # rows over which the turns of a level are averaged
 # Rows for which a loss must stand above its beginning: three high losses among five, which small batches have now and
 # then, make three high medians in a row, so only a fourth one tells anything new.
 _CONFIRM = 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 _WORD = re.compile(r"[^a-z]+")
@@ -36,7 +37,7 @@ class Stage:
 
     def begins(self, value: float) -> bool:
         """Take the next value; whether another stage begins with it."""
-        if value == self._value:
+        if value == self._value or not math.isfinite(value):
             self._rows += 1
             return False
         new = value not in self._known and 0 < len(self._known) < _MANY

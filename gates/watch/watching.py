@@ -29,15 +29,19 @@ _VERDICTS = (HEALTHY, "warned", "critical", "failed")
 class _Stream:
     """The alarms of one stream: all of them see finite values, those in `always` see NaN and infinities too."""
 
-    __slots__ = ("always", "numbers")
+    __slots__ = ("_all", "always", "numbers")
 
     def __init__(self, always: list[Alarm], numbers: list[Alarm]) -> None:
         self.always = tuple((alarm.detector.update, alarm) for alarm in always)
-        self.numbers = tuple((alarm.detector.update, alarm) for alarm in (*always, *numbers))
+        self.numbers = self._all = tuple((alarm.detector.update, alarm) for alarm in (*always, *numbers))
 
     def spare(self) -> None:
         """Show numbers no more to detectors that will find nothing in them."""
         self.numbers = tuple(one for one in self.numbers if one[1].live or not one[1].detector.rests())
+
+    def wake(self) -> None:
+        """Show numbers to all detectors again: one that rested has found something, and only a number ends that."""
+        self.numbers = self._all
 
 
 class Watch:
@@ -149,6 +153,8 @@ class Watch:
                 finding = update(step, value)
                 if finding is not None or (found and alarm.live):
                     self._found = True
+                    if value - value != 0.0:
+                        stream.wake()
                     self._note(alarm, name, finding, said)
         return tuple(said)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -49,8 +50,9 @@ def test_learning_more_slowly_blocks_although_every_run_ends_as_good_as_before(p
     ("before", "now"),
     [
         ((1000,) * 5, (1000, 800, 1000)),  # the baseline's end is fixed, so a shorter run broke off
-        (BASELINE, (700, 700, 750)),  # all end before the baseline's do
-        (BASELINE, (1000, 900, 400)),  # what is shared is not most of a training
+        (BASELINE, (900, 700, 1000)),  # one ends before all of the baseline's do,
+        (BASELINE, (900, 1200, 1000)),  # or trains longer
+        ((1000, 450, 900, 800, 950), (900, 500, 1000)),  # what is shared is not most of a training
     ],
 )
 def test_runs_that_end_otherwise_are_not_compared(perf, before, now):
@@ -58,6 +60,36 @@ def test_runs_that_end_otherwise_are_not_compared(perf, before, now):
     assert (found.outcome, found.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.NOT_COMPARABLE)
 
 
-def test_what_ends_worse_does_not_pass_by_what_it_shares(perf):
-    worse = trained("b", (900, 1000, 800), lambda steps: np.where(steps > 800, 2.5, falling(steps)))
+@pytest.mark.parametrize("ends", [(900, 1000, 800), (800, 800, 1000)])
+def test_what_ends_worse_does_not_pass_by_what_it_shares(perf, ends):
+    """Nor by the runs that end early, which know nothing of it."""
+    worse = trained("b", ends, lambda steps: np.where(steps > 800, 1.15, 1.0) * falling(steps))
     assert check(judge(perf, trained("a", BASELINE), worse), "eval_loss").outcome == Outcome.INCONCLUSIVE
+
+
+def test_what_is_no_longer_evaluated_does_not_pass_by_what_it_shares(perf):
+    silent = trained("b", (1000, 1000, 900))
+    runs = [
+        replace(run, series={**run.series, "eval_loss": up_to(run.series["eval_loss"], 800)}) for run in silent.runs
+    ]
+    found = judge(perf, trained("a", BASELINE), replace(silent, runs=tuple(runs)))
+    assert check(found, "eval_loss").outcome == Outcome.INCONCLUSIVE
+
+
+def up_to(series: Series, last: int) -> Series:
+    keep = series.steps <= last
+    return Series(name=series.name, steps=series.steps[keep], values=series.values[keep])
+
+
+def test_what_may_not_rise_is_compared_there_too(perf):
+    """A guard that is left undecided would not be in the way of a PASS."""
+    runs = {"a": trained("a", BASELINE), "b": trained("b", (900, 1000, 800))}
+    sides = []
+    for name, high in (("a", 1.0), ("b", 3.0)):
+        held = []
+        for run in runs[name].runs:
+            steps = run.series["step_time"].steps
+            rises = Series(name="kl", steps=steps, values=high * 0.001 * steps)
+            held.append(replace(run, series={**run.series, "kl": rises}, workload={"algo": "grpo"}))
+        sides.append(replace(runs[name], runs=tuple(held)))
+    assert check(judge(perf, *sides), "kl").outcome == Outcome.BLOCK
