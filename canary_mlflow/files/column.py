@@ -11,7 +11,7 @@ _BEHIND = 8  # rows that one of them may be behind the other
 _ANEW = 0.1  # of the way: a checkpoint from which a training goes on is further than this
 
 
-_OF_TRAINING = frozenset(
+OF_TRAINING = frozenset(
     ("loss", "policy_loss", "step_time", "grad_norm", "learning_rate", "tokens", "reward_mean", "score_mean")
 )
 
@@ -21,6 +21,7 @@ class Column:
 
     __slots__ = (
         "_twice",
+        "anew",
         "changed",
         "doubled",
         "last",
@@ -42,12 +43,13 @@ class Column:
         self._twice = -1
         self.texts = 0
         self.restarts = 0
+        self.anew = 0  # of these, back to the first step
         self.returned = (0, 0, 0)  # row, from step, to step: the first time that steps went back
 
     @property
     def of_training(self) -> bool:
         """Whether a training writes it itself: an evaluator beside it may be late, and a foreign column be anything."""
-        return self.name in _OF_TRAINING
+        return self.name in OF_TRAINING
 
     def begins_anew(self, step: int) -> bool:
         """Whether a row of this step is the first of another training: it goes back to the beginning, or nearly, from
@@ -84,6 +86,7 @@ class Column:
             if not self.restarts:
                 self.returned = (row, self.last, step)
             self.restarts += 1
+            self.anew += at == 0
         self.forget(step)
         return not late
 

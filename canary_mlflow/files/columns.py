@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.files.column import Column
+from canary_mlflow.files.column import OF_TRAINING, Column
 from canary_mlflow.files.limits import MAX_COLUMNS, SHOWN, too_many_columns
 from canary_mlflow.files.names import (
     OF_SWIFT,
@@ -20,12 +20,14 @@ from canary_mlflow.files.names import (
     epoch_column,
     is_canonical,
     is_epoch,
+    is_guess,
     name_of_column,
     step_column,
 )
 from canary_mlflow.files.nested import flat
 from gates.watch.stages import is_stage
 
+_FEW = 5  # rows; a training of fewer has hardly begun, or is a summary behind the one before
 _LAST_STEP = 2**53  # beyond it a float, which CSV gives, is no exact step
 _NUMBERS = {float, int}
 
@@ -44,6 +46,9 @@ class Columns:
         self.rows = 0
         self.trainings = 1
         self.begun = 0  # row of the last one's beginning
+        self.left = 0  # rows of a training that has hardly begun, behind the one that is judged
+        self._former: tuple[dict[str, Column], int, int] | None = None  # the training before, its rows and beginning
+        self.before = 0  # how often steps went back until then
         self.stepless = 0
         self._last = -1  # step of the last row
         self._ignored: set[str] = set()  # columns of text: no metrics
@@ -97,6 +102,8 @@ class Columns:
         if step is None:
             return
         if step <= self._last and self._begins_anew(row, step):
+            self.before += max((column.restarts for column in self.columns.values()), default=0) + 1
+            self._former = self.columns, self.rows - 1, self.begun
             self.columns, self.rows, self.begun = {}, 1, number
             self.trainings += 1
         self._last = step
@@ -109,7 +116,7 @@ class Columns:
                 self._refuse_many(1)
                 column = columns[key] = Column(name_of_column(key))
             if type(value) is not float:
-                value = self._number(column, key, value, number)
+                value = self._number(column, key, value, number, row)
                 if value is None:
                     continue
             if column.repeats(step, value) or (step == column.last and column.name == "learning_rate"):
@@ -119,6 +126,13 @@ class Columns:
             column.last = step
             column.steps.append(step)
             column.values.append(value)
+
+    def settle(self) -> None:
+        """All rows are there: go back to the training before where the last one has hardly begun."""
+        if self._former is not None and self.rows < _FEW <= self._former[1]:
+            self.left = self.rows
+            self.columns, self.rows, self.begun = self._former
+            self.trainings -= 1
 
     def _refuse_many(self, new: int) -> None:
         """Raise UsageError if that many new columns are too many."""
@@ -188,8 +202,8 @@ class Columns:
             "fix that row"
         )
 
-    def _number(self, column: Column, key: str, value: Any, number: int) -> float | None:
-        """The value as a float; None if the column is not a metric at all."""
+    def _number(self, column: Column, key: str, value: Any, number: int, row: Mapping[str, Any]) -> float | None:
+        """The value as a float; None if the column is not a metric at all, or says nothing in this row."""
         found = None
         if isinstance(value, int | float) and not isinstance(value, bool):
             try:
@@ -204,9 +218,11 @@ class Columns:
         if found is not None:
             return found
         if isinstance(value, str) and is_stage(key):
+            if not any(name_of_column(one) in OF_TRAINING for one in row):
+                return None  # an evaluation's row: `phase: eval` is no stage
             codes = self._codes.setdefault(key, {})
             return codes.setdefault(value, float(len(codes)))
-        if is_canonical(column.name):
+        if is_canonical(column.name) and not is_guess(key):
             raise UsageError(
                 f"{self.path}: {self.row_word} {number}: {key} is {_shown(value)}; expected a number, null or NaN; "
                 "fix that row"

@@ -14,7 +14,7 @@ from canary_mlflow.files.column import Column
 from canary_mlflow.files.columns import Columns
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_RESTARTS, MOST_TWICE, SHOWN
-from canary_mlflow.files.names import STEP_NAMES, is_canonical, is_epoch
+from canary_mlflow.files.names import STEP_NAMES, is_canonical, is_epoch, is_guess
 from gates.model.records import Series
 
 _PER_EPOCH = 3  # rows with other values: those of steps rather than of ranks
@@ -27,6 +27,7 @@ class SeveralPerEpoch(UsageError):
 def history_of(read: Columns, kind: str, notes: Iterable[str], *, planned: Any = None) -> History:
     """The collected columns as a history."""
     planned = planned or read.planned
+    read.settle()
     return History(
         path=read.path,
         kind=kind,
@@ -45,15 +46,16 @@ def series_of(read: Columns) -> dict[str, Series]:
         raise UsageError(
             f"{read.path}: no step in any {read.row_word}; found {found}; expected a column named {STEP_NAMES}"
         )
-    if read.trainings > MAX_RESTARTS:
-        raise _out_of_order(read, read.trainings - 1, "")
+    if read.before > MAX_RESTARTS:
+        raise _out_of_order(read, read.before, "")
     worst = max(
         read.columns.values(), key=lambda column: (_disordered(column), is_canonical(column.name)), default=None
     )
     if worst is not None and _disordered(worst):
         raise _out_of_order(read, worst.restarts, f" ({worst.name})")
     found_series: dict[str, Series] = {}
-    for column in read.columns.values():
+    # What is known as it is written comes before what is known without its plural.
+    for _, column in sorted(read.columns.items(), key=lambda one: is_guess(one[0])):
         if not len(column.values):
             continue
         if is_canonical(column.name) and column.changed and _of_steps(read, column):
@@ -113,6 +115,8 @@ def notes_of(read: Columns) -> tuple[str, ...]:
             f"the last of {read.trainings} trainings, from {read.row_word} {read.begun} on: steps begin again there; "
             "to judge the others, give each a file of its own"
         )
+    if read.left:
+        notes.append(f"{_count(read.left, read.row_word)} at the end left out: steps begin again there")
     if read.stepless:
         notes.append(f"{_count(read.stepless, read.row_word)} without a step left out")
     back = max(read.columns.values(), key=lambda column: column.restarts, default=None)
@@ -122,6 +126,7 @@ def notes_of(read: Columns) -> tuple[str, ...]:
         notes.append(
             f"steps go back from {before} to {after} at {read.row_word} {row}{times}: read as a run that was "
             "resumed; what was written later counts"
+            + ("; are these several runs? then give each a file of its own" if back.anew else "")
         )
     known = [column for column in read.columns.values() if is_canonical(column.name)]
     if doubled := max((column.doubled for column in known), default=0):

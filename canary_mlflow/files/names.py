@@ -205,6 +205,7 @@ _OF_PAPERS = ("counters/updates", "system/step")  # the DPO paper's own code, RO
 _OF_GAMES = ("time/total_timesteps", "total_timesteps", "timesteps", "episode")  # Stable-Baselines3 and the like
 _OF_SCRIPTS = ("iter", "train_step", "training_step", "train/step", "training/global_step", "update", *_OF_GAMES)
 STEPS = ("step", "global_step", *_OF_TRAINERS, "iteration", "_step", *_OF_PAPERS, *_OF_SCRIPTS)
+_LATE = ("metrics/", "env_reward", "ep_reward")
 _CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 EPOCH = "epoch"  # the step of what has no other one, such as a Keras log: a row per epoch
 PLANNED = {"current_steps": "total_steps"}  # step → beside it, how many there are to be
@@ -214,10 +215,33 @@ STEP_NAMES = "step, global_step, iteration, _step or epoch"  # for people
 @cache
 def name_of_column(column: str) -> str:
     """The canonical name of a file's column, or `trl/<column>`."""
+    return _written(column) or _guessed(column) or (column if column.startswith(FOREIGN) else FOREIGN + column)
+
+
+@cache
+def is_guess(column: str) -> bool:
+    """Whether it is known only without its plural or its capitals: it may also hold lists or text, and a column that is
+    known as it is written comes first. So are wrapped metrics and the reward of the environment alone."""
+    if column.strip().lower().startswith(_LATE):
+        return True
+    return _written(column) is None and _guessed(column) is not None
+
+
+def _guessed(column: str) -> str | None:
+    if found := _written(_CAPITAL.sub("_", column.strip()).lower()):  # PolicyLoss
+        return found
+    # A list of values per metric has the plural: `episode_rewards`, `losses`.
     folded = column.strip().lower()
-    apart = _CAPITAL.sub("_", column.strip()).lower()  # PolicyLoss
+    for word in (folded.removesuffix("s"), folded.removesuffix("es")):
+        if word != folded and (found := _known(word)):
+            return found
+    return None
+
+
+def _written(column: str) -> str | None:
+    folded = column.strip().lower()
     # Transformers' tables in notebooks write `rewards / chosen` for rewards/chosen.
-    for word in dict.fromkeys((column, folded, folded.replace(" / ", "/"), folded.replace(" ", "_"), apart)):
+    for word in dict.fromkeys((column, folded, folded.replace(" / ", "/"), folded.replace(" ", "_"))):
         if found := _known(word):
             return found
         for prefix, instead in PREFIXES.items():
@@ -228,11 +252,7 @@ def name_of_column(column: str) -> str:
             found = _known(word.removeprefix(means)) if word.startswith(means) else None
             if found:
                 return found
-    # A list of values per metric has the plural: `episode_rewards`, `losses`.
-    for word in (folded.removesuffix("s"), folded.removesuffix("es")):
-        if word != folded and (found := _known(word)):
-            return found
-    return column if column.startswith(FOREIGN) else FOREIGN + column
+    return None
 
 
 def is_canonical(name: str) -> bool:

@@ -53,7 +53,9 @@ def read_history(path: Path) -> History:
 def _logged(path: Path) -> History | None:
     """What a training printed in another encoding, as consoles of Windows write it: the numbers are the same in all."""
     notes = ["is not UTF-8; its other characters are left out"]
-    for reader in (read_printed, read_script_lines):
+    with opened(path, "replace") as text:
+        json_like = _JSON.match(text.read(64)) is not None  # its steps stand in lines of their own
+    for reader in (read_printed,) if json_like else (read_printed, read_script_lines):
         with opened(path, "replace") as text, suppress(UsageError):
             if told := reader(path, text, list(notes)):
                 return told

@@ -72,7 +72,7 @@ def read_script_lines(path: Path, lines: Iterable[str], notes: list[str]) -> His
     form = _joined(form, forms.values())
     trainings = _trainings(form)
     longest = max(trainings, key=len)
-    rows = form if len(longest) < _PASSES and _goes_on(trainings) else longest
+    rows = form if len(longest) < LEAST or (len(longest) < _PASSES and _goes_on(trainings)) else longest
     notes = [*notes, f"read from {len(rows):,} lines with {', '.join(rows[0].pairs)}"[:150]]
     if len(rows) < len(form):
         notes.append(f"the longest of {len(trainings)} trainings: their epochs begin again")
@@ -155,8 +155,8 @@ def _goes_on(trainings: Sequence[list[_Line]]) -> bool:
     batches do: then they are one."""
     names = {name_of_column(name): name for name in trainings[0][0].pairs}
     told = next((names[metric] for metric in _LEARNED if metric in names), None)
-    if told is None or len(trainings) == 1:
-        return True
+    if told in (None, names.get("policy_loss")) or len(trainings) == 1:
+        return True  # a policy's loss begins at 0 in each pass
     nearer = 0
     for before, after in pairwise(trainings):
         began, ended, begins = (row.pairs[told] for row in (before[0], before[-1], after[0]))

@@ -32,7 +32,7 @@ FOUND = "canary.watch.found"  # the tag that carries warnings for the reports
 IN_TAG = 8  # number of warnings in the tag; all are in the file
 FAST = 0.05
 """Seconds below which a step is short, and its row may wait for the next ones: the watch then takes half as long for
-each, as most of what it needs in a short step is to be read into the processor's cache again."""
+each, because between two short steps most of its data falls out of the processor's cache."""
 _LEVELS = {"healthy": "healthy", "warned": "warned", "critical": "critical", "failed": "critical"}
 
 
@@ -75,8 +75,8 @@ class Watching(Observer):
 
     def _observe(self) -> None:
         """Show the watch the rows that wait, one by one."""
-        rows, self._rows = self._rows, []
-        for step, row in rows:
+        while self._rows:  # one by one, so that none is lost if a warning cannot be written
+            step, row = self._rows.pop(0)
             said = self.watch.observe(step, row)
             if said or len(self.watch.notices) > self._notices:
                 self._pass_on(said)
