@@ -75,9 +75,9 @@ def _weigh(
 
 
 def _ends_alike(policy: Policy, rule: MetricRule, baseline: Sequence[Run], candidate: Sequence[Run]) -> bool:
-    """Whether nothing shows that whole runs of the candidate end worse than the baseline's by more than the margin: not
-    on average, and none worse than all of the baseline's, as those that end early know nothing of what comes later.
-    What breaks off before its run ends may hide it."""
+    """Whether the candidate's whole runs end no worse than the baseline's by more than the margin: neither on average,
+    nor the worst of them than the baseline's worst, as runs that end early say nothing about later steps. A series that
+    breaks off before its run ends could hide harm, so it does not count as alike."""
     left, right = (read(policy, rule, side)[0] for side in (baseline, candidate))
     stick = yardstick(policy, rule, left, right)
     if isinstance(stick, str) or not all(reading.to_the_end for reading in right):

@@ -23,8 +23,7 @@ class Hooks(TrainerCallback):  # type: ignore[misc]  # Transformers comes withou
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The batches of an optimizer step are there."""
-        if self._probes is not None:  # as `_tell`, without a call more: this is done at each step
-            self._probes.emit("step_began")
+        self._tell("step_began")
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """One of several micro-batches is done."""
@@ -37,8 +36,7 @@ class Hooks(TrainerCallback):  # type: ignore[misc]  # Transformers comes withou
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The optimizer has moved."""
-        if self._probes is not None:
-            self._probes.emit("after_optimizer")
+        self._tell("after_optimizer")
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """The trainer logged; also after training, when someone calls evaluate()."""
