@@ -205,7 +205,7 @@ _OF_PAPERS = ("counters/updates", "system/step")  # the DPO paper's own code, RO
 _OF_GAMES = ("time/total_timesteps", "total_timesteps", "timesteps", "episode")  # Stable-Baselines3 and the like
 _OF_SCRIPTS = ("iter", "train_step", "training_step", "train/step", "training/global_step", "update", *_OF_GAMES)
 STEPS = ("step", "global_step", *_OF_TRAINERS, "iteration", "_step", *_OF_PAPERS, *_OF_SCRIPTS)
-_LATE = ("metrics/", "env_reward", "ep_reward")
+_LATE = ("metrics/", "env_reward", "ep_reward")  # read where no column says its metric itself
 _CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 EPOCH = "epoch"  # the step of what has no other one, such as a Keras log: a row per epoch
 PLANNED = {"current_steps": "total_steps"}  # step → beside it, how many there are to be
