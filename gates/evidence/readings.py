@@ -24,6 +24,8 @@ VERIFIED = (-1.0, 2.0)
 """Between these lie rewards for right and wrong answers, whichever way they are counted, and shares of a best one."""
 SCORES = 5.0
 """What a run reaches by scores for which a policy's limits on rewards are meant: the canaries' GRPO ends at 4 to 8."""
+LARGEST = 1e300
+"""Larger numbers are judged as this one: their sums overflow."""
 _REWARDS = metrics_with("reward")
 
 
@@ -118,7 +120,7 @@ def _read_one(policy: Policy, rule: MetricRule, run: Run) -> Reading | str:
         run_id=run.run_id,
         seed=run.seed,
         series=series,
-        value=value,
+        value=max(-LARGEST, min(value, LARGEST)),
         dropped=int(np.count_nonzero(~series.finite)),
         last_step=max(run.last_step, int(series.steps[-1])),
         warmup=warmup,

@@ -27,6 +27,7 @@ AWKWARD = {
     "negative times": {"series_": {"step_time": np.full(100, -1.0)}},
     "zero loss": {"series_": {"eval_loss": [0.0], "loss": np.zeros(100)}},
     "negative loss": {"series_": {"eval_loss": [-0.2]}},
+    "largest loss": {"series_": {"eval_loss": [-1e308]}},
     "NaN loss": {"series_": {"eval_loss": [np.nan]}},
     "one step": {"series_": {"step_time": [0.02]}},
     "short run": {"steps": 25},
