@@ -33,9 +33,9 @@ from mlflow import MlflowClient  # noqa: E402
 from canary_mlflow.ledger.chain import damages  # noqa: E402
 from canary_mlflow.ledger.keys import key_folder, load_public, load_signer, public_files  # noqa: E402
 from canary_mlflow.ledger.rows import Kind, Record, Row, signed  # noqa: E402
-from canary_mlflow.registry.binding import bind  # noqa: E402
+from canary_mlflow.registry.guard.binding import bind  # noqa: E402
+from canary_mlflow.registry.guard.promotion import Order  # noqa: E402
 from canary_mlflow.registry.guard_client import guard_of  # noqa: E402
-from canary_mlflow.registry.promotion import Order  # noqa: E402
 from canary_mlflow.tracking.store import prepare_store  # noqa: E402
 
 MODEL, OTHER = "guarded", "unguarded-alias"

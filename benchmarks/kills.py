@@ -111,8 +111,8 @@ class Place:
 
     def wrong(self) -> Iterator[str]:
         """Sentences on what is not as it should be."""
+        from canary_mlflow.registry.guard.seal import require_seal
         from canary_mlflow.registry.guard_client import guard_of
-        from canary_mlflow.registry.seal import require_seal
 
         client = self.client()
         experiments = [found.experiment_id for found in client.search_experiments()]

@@ -31,9 +31,9 @@ from canary_mlflow import api  # noqa: E402
 from canary_mlflow.ledger.keys import key_folder, load_signer  # noqa: E402
 from canary_mlflow.ledger.rows import Row, signed  # noqa: E402
 from canary_mlflow.ledger.table import LEDGER  # noqa: E402
-from canary_mlflow.registry import gatekeeper  # noqa: E402
-from canary_mlflow.registry.acts import bless  # noqa: E402
-from canary_mlflow.registry.policy_asked import policy_for  # noqa: E402
+from canary_mlflow.registry.acts.by_hand import bless  # noqa: E402
+from canary_mlflow.registry.judging import gatekeeper  # noqa: E402
+from canary_mlflow.registry.policies.asked import policy_for  # noqa: E402
 from canary_mlflow.registry.versions import SESSION_TAG  # noqa: E402
 from canary_mlflow.tracking.session import child_runs  # noqa: E402
 from canary_mlflow.tracking.store import prepare_store  # noqa: E402

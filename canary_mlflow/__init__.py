@@ -14,7 +14,7 @@ from canary_mlflow.loading import quietly_4_bit
 if TYPE_CHECKING:
     from canary_mlflow.api import compare, gate, judge, register, replay
     from canary_mlflow.errors import CanaryError
-    from canary_mlflow.registry.own_session import session
+    from canary_mlflow.registry.sessions.own import session
     from canary_mlflow.tracking.callback import CanaryCallback
 
 __all__ = ["CanaryCallback", "CanaryError", "compare", "gate", "judge", "register", "replay", "session"]
@@ -27,7 +27,7 @@ HOMES = {
     "judge": "canary_mlflow.api",
     "register": "canary_mlflow.api",
     "replay": "canary_mlflow.api",
-    "session": "canary_mlflow.registry.own_session",
+    "session": "canary_mlflow.registry.sessions.own",
 }
 
 

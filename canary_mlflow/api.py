@@ -37,7 +37,7 @@ def compare(baseline: str, candidate: str, *, policy: Rules | None = None, track
     NoSuchVersion, StoreError, and UsageError for an unknown or missing policy.
     """
     from canary_mlflow.registry.evidence import find_evidence
-    from canary_mlflow.registry.gatekeeper import compare as compare_sides
+    from canary_mlflow.registry.judging.gatekeeper import compare as compare_sides
     from canary_mlflow.tracking.store import reading_store
 
     client = reading_store(tracking_uri)
@@ -87,8 +87,8 @@ def gate(
     from canary_mlflow.analysis.publishing import publish_study
     from canary_mlflow.installation import require_training_stack
     from canary_mlflow.launching.top_up import top_up as carry_out
-    from canary_mlflow.registry.gatekeeper import gate as judge_version
-    from canary_mlflow.registry.policy_asked import file_of, policy_for
+    from canary_mlflow.registry.judging.gatekeeper import gate as judge_version
+    from canary_mlflow.registry.policies.asked import file_of, policy_for
     from canary_mlflow.tracking.store import existing_store
 
     client, number = existing_store(tracking_uri), str(version)
@@ -142,7 +142,7 @@ def register(
     wrote; without it the version is evidence only. Raises NoSuchRun, StoreError, and UsageError for a session that is
     open, empty or already a version's evidence, and for a folder without weights.
     """
-    from canary_mlflow.registry.registering import flaws_of, register_session
+    from canary_mlflow.registry.sessions.registering import flaws_of, register_session
     from canary_mlflow.tracking.store import existing_store
 
     client, folder = existing_store(tracking_uri), None if weights is None else Path(weights)

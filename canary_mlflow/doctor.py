@@ -216,7 +216,7 @@ def disk(together: Sequence[Written]) -> Finding:
 
 def left_open(client: MlflowClient, fix: bool) -> Finding:
     """Runs that say RUNNING though their process is gone."""
-    from canary_mlflow.registry import leftovers
+    from canary_mlflow.registry.sessions import leftovers
 
     if fix:
         return Finding(name="killed", level=Level.OK, found=f"{leftovers.close_left_open(client)} runs ended as FAILED")

@@ -80,9 +80,9 @@ def verdicts(folder: Path, uri: str) -> dict[str, int]:
 
     from canary_mlflow.ledger.table import last
     from canary_mlflow.policies import load_policy
-    from canary_mlflow.registry.acts import bless
-    from canary_mlflow.registry.gatekeeper import gate
+    from canary_mlflow.registry.acts.by_hand import bless
     from canary_mlflow.registry.guard_client import guard_of
+    from canary_mlflow.registry.judging.gatekeeper import gate
     from canary_mlflow.tracking.store import prepare_store
 
     client = prepare_store(uri)

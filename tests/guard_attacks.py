@@ -18,13 +18,13 @@ from tiny_weights import safetensors
 
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.policies import content_of
-from canary_mlflow.registry.acts import override
-from canary_mlflow.registry.needed import Terms
-from canary_mlflow.registry.origin import SOURCE_TAG
-from canary_mlflow.registry.pruning import prune
-from canary_mlflow.registry.seal import seal_version
-from canary_mlflow.registry.session_rows import Word
-from canary_mlflow.registry.session_rows import write as told
+from canary_mlflow.registry.acts.by_hand import override
+from canary_mlflow.registry.guard.origin import SOURCE_TAG
+from canary_mlflow.registry.guard.seal import seal_version
+from canary_mlflow.registry.pruning.needed import Terms
+from canary_mlflow.registry.pruning.pruning import prune
+from canary_mlflow.registry.sessions.rows import Word
+from canary_mlflow.registry.sessions.rows import write as told
 
 
 def through(door: str, at: Callable[[Scene], Any], *, stock: bool = False) -> Iterator[Attack]:

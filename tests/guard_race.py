@@ -30,11 +30,11 @@ from mlflow.store.model_registry.sqlalchemy_store import SqlAlchemyStore
 from canary_mlflow.ledger.chain import damages
 from canary_mlflow.ledger.keys import key_folder, load_public, public_files
 from canary_mlflow.ledger.rows import Kind
-from canary_mlflow.registry.acts import override
-from canary_mlflow.registry.binding import bind
+from canary_mlflow.registry.acts.by_hand import override
+from canary_mlflow.registry.guard.binding import bind
+from canary_mlflow.registry.guard.promotion import Order, Standing
 from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.plugin import guarded_store
-from canary_mlflow.registry.promotion import Order, Standing
 from canary_mlflow.tracking.store import prepare_store
 
 FORK = multiprocessing.get_context("fork")

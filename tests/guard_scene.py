@@ -18,14 +18,14 @@ from canary_mlflow.ledger.keys import trusted
 from canary_mlflow.ledger.table import LEDGER, METADATA
 from canary_mlflow.ledger.witness import Head, against_witness
 from canary_mlflow.policies import content_of, load_policy
-from canary_mlflow.registry.assessment import Options, assess
 from canary_mlflow.registry.audit import against_store
-from canary_mlflow.registry.gatekeeper import enact, gate
-from canary_mlflow.registry.new_version import register_version
+from canary_mlflow.registry.guard.reader import Reader
+from canary_mlflow.registry.judging.assessment import Options, assess
+from canary_mlflow.registry.judging.gatekeeper import enact, gate
 from canary_mlflow.registry.plugin import guarded_store
-from canary_mlflow.registry.policy_asked import policy_for
-from canary_mlflow.registry.policy_setting import set_policy
-from canary_mlflow.registry.reader import Reader
+from canary_mlflow.registry.policies.asked import policy_for
+from canary_mlflow.registry.policies.setting import set_policy
+from canary_mlflow.registry.sessions.new_version import register_version
 
 CHAMPION, BLOCKED, BARE, ASIDE = "1", "2", "3", "4"  # versions of `m`; ASIDE has a PASS that has moved nothing yet
 # Models of which one version is sealed, with what its weights are.

@@ -175,7 +175,7 @@ def test_a_circle_of_imports_is_seen(tmp_path: Path) -> None:
 
 LIGHT = (
     "canary_mlflow.cli",
-    "canary_mlflow.registry.gatekeeper",
+    "canary_mlflow.registry.judging.gatekeeper",
     "mlflow",  # loads our plugins
     "training.__main__",  # the session's own process
 )

@@ -17,7 +17,7 @@ from servers import Server
 from workplace import ROOT, Workplace
 
 from canary_mlflow.cli import canary
-from canary_mlflow.registry.acts import bless
+from canary_mlflow.registry.acts.by_hand import bless
 from canary_mlflow.tracking.store import prepare_store
 
 MODEL = "dpo-tiny-neox-preferences-smoke"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from canary_mlflow.policies import load_policy
-from canary_mlflow.registry.session_gate import judge_runs
+from canary_mlflow.registry.judging.unregistered import judge_runs
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.reports.figures import counted
 from training.config import CanaryConfig

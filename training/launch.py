@@ -15,12 +15,12 @@ from canary_mlflow.launching.plan import Plan
 from canary_mlflow.notify.outcome import notify_outcome
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.evidence import champion_runs
-from canary_mlflow.registry.gatekeeper import gate
-from canary_mlflow.registry.leftovers import clear
-from canary_mlflow.registry.new_version import register_version
-from canary_mlflow.registry.policy_asked import governing_policy
-from canary_mlflow.registry.session_gate import gate_change, gate_session
-from canary_mlflow.registry.session_rows import SEEDS_TAG, begin, record_runs
+from canary_mlflow.registry.judging.gatekeeper import gate
+from canary_mlflow.registry.judging.unregistered import gate_change, gate_session
+from canary_mlflow.registry.policies.asked import governing_policy
+from canary_mlflow.registry.sessions.leftovers import clear
+from canary_mlflow.registry.sessions.new_version import register_version
+from canary_mlflow.registry.sessions.rows import SEEDS_TAG, begin, record_runs
 from canary_mlflow.registry.versions import Weights
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.shown import say

@@ -53,7 +53,7 @@ def check_signer(config: CanaryConfig) -> None:
     before the training than after it. A server signs by itself."""
     from canary_mlflow.ledger.keys import key_folder, load_signer
     from canary_mlflow.ledger.uris import PREFIX
-    from canary_mlflow.registry.key_acts import check_key
+    from canary_mlflow.registry.acts.keys import check_key
     from canary_mlflow.tracking.store import registry_for, resolve
 
     registry = registry_for(resolve(config.tracking.uri)) or ""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from canary_mlflow.launching.makers import Launched, run_champion
-from canary_mlflow.registry.session_gate import champion_or_none
+from canary_mlflow.registry.judging.unregistered import champion_or_none
 from canary_mlflow.shown import say
 from canary_mlflow.tracking.histories import read_version
 from training.config import CanaryConfig

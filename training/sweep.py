@@ -13,7 +13,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from canary_mlflow.errors import CanaryError
-from canary_mlflow.registry.leftovers import clear
+from canary_mlflow.registry.sessions.leftovers import clear
 from canary_mlflow.reports.decision import decision_to_dict
 from canary_mlflow.reports.markdown import fenced
 from canary_mlflow.shown import echo_lines, say, shown

@@ -10,7 +10,7 @@ from canary_mlflow.analysis import ledger, verdicts
 from canary_mlflow.errors import NoSuchRun, UsageError
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.evidence import aliased, champion_runs, run_side
-from canary_mlflow.registry.records import session_of
+from canary_mlflow.registry.judging.records import session_of
 from canary_mlflow.registry.versions import champion_number, find_version, is_evidence_only
 from canary_mlflow.reports.advice import run_page, version_page
 from canary_mlflow.reports.decision import Decision

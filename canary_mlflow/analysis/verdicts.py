@@ -13,9 +13,9 @@ from canary_mlflow.files.documents import read_json
 from canary_mlflow.files.limits import MAX_VERDICT
 from canary_mlflow.pages.verdict import decision_of
 from canary_mlflow.policies import load_policy, policy_names
-from canary_mlflow.registry.assessment import Options, assess
 from canary_mlflow.registry.evidence import NamedEvidence
-from canary_mlflow.registry.policy_asked import policy_for
+from canary_mlflow.registry.judging.assessment import Options, assess
+from canary_mlflow.registry.policies.asked import policy_for
 from canary_mlflow.reports.decision import Decision, Question, decision_from_dict
 from canary_mlflow.tracking.places import artifact_folder, without_password
 from gates.judge import judge

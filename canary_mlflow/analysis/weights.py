@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from canary_mlflow.analysis.ledger import from_database, from_server
 from canary_mlflow.errors import UsageError
 from canary_mlflow.ledger.uris import plain_uri
-from canary_mlflow.registry.binding import file_digests, files_at
 from canary_mlflow.registry.evidence import aliased
+from canary_mlflow.registry.guard.binding import file_digests, files_at
+from canary_mlflow.registry.guard.seal import EVIDENCE_ONLY, changed_files, seal_of
 from canary_mlflow.registry.locks import registry_uri
-from canary_mlflow.registry.pruned import refuse_pruned
-from canary_mlflow.registry.seal import EVIDENCE_ONLY, changed_files, seal_of
+from canary_mlflow.registry.pruning.pruned import refuse_pruned
 from canary_mlflow.registry.versions import Weights, find_version
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.shown import echo
 
 if TYPE_CHECKING:
-    from canary_mlflow.registry.act import Act
-    from canary_mlflow.registry.two_operators import Request
+    from canary_mlflow.registry.acts.act import Act
+    from canary_mlflow.registry.acts.two_operators import Request
 
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout; the sentence goes to stderr.")
 weights_option = click.option(
@@ -40,7 +40,7 @@ def bless(
     tracking_uri: str | None,
 ) -> None:
     """Make VERSION of MODEL champion by hand. Your name and reason stay on record."""
-    from canary_mlflow.registry.acts import bless as make_champion
+    from canary_mlflow.registry.acts.by_hand import bless as make_champion
 
     act = make_champion(
         open_store(tracking_uri), model, version, reason, despite_block=despite_block, without_weights=without_weights
@@ -70,7 +70,7 @@ def override(
     Over a BLOCK the policy may ask for two people: the first call records who asks and ends with 3; the same command
     from another person carries it out.
     """
-    from canary_mlflow.registry.acts import override as give
+    from canary_mlflow.registry.acts.by_hand import override as give
 
     act = give(open_store(tracking_uri), model, version, reason, alias=alias, without_weights=without_weights)
     done(act, as_json)
@@ -83,7 +83,7 @@ def override(
 @store_option
 def rollback(model: str, reason: str, as_json: bool, tracking_uri: str | None) -> None:
     """Return MODEL to the champion before this one. Your name and reason stay on record."""
-    from canary_mlflow.registry.rollback import rollback as go_back
+    from canary_mlflow.registry.acts.rollback import rollback as go_back
 
     show(go_back(open_store(tracking_uri), model, reason), as_json)
 
@@ -99,14 +99,14 @@ def adopt(model: str, reason: str, alias: str, as_json: bool, tracking_uri: str 
 
     From its first row on, a model is guarded.
     """
-    from canary_mlflow.registry.adopting import adopt as take
+    from canary_mlflow.registry.acts.adopting import adopt as take
 
     show(take(open_store(tracking_uri), model, reason, alias=alias), as_json)
 
 
 def done(what: Act | Request, as_json: bool, where: str = ", in the ledger") -> None:
     """Print what was done; or what was asked for, and then exit with the code for INCONCLUSIVE."""
-    from canary_mlflow.registry.two_operators import WAITS, Request
+    from canary_mlflow.registry.acts.two_operators import WAITS, Request
 
     if not isinstance(what, Request):
         show(what, as_json, where)
@@ -136,8 +136,8 @@ def accept_facts(
     No alias moves: the next `canary gate` judges the rest, and the same difference no longer blocks.
     """
     from canary_mlflow.api import rules_for
-    from canary_mlflow.registry.accepting import accept_facts as accept
-    from canary_mlflow.registry.accepting import in_words
+    from canary_mlflow.registry.acts.accepting import accept_facts as accept
+    from canary_mlflow.registry.acts.accepting import in_words
     from canary_mlflow.registry.evidence import tier_of
 
     client = open_store(tracking_uri)

@@ -57,8 +57,8 @@ def verify(
     from canary_mlflow.ledger.keys import load_public, trusted
     from canary_mlflow.ledger.witness import against_witness, read_heads
     from canary_mlflow.registry.audit import against_store
-    from canary_mlflow.registry.policy_audit import policy_damages
-    from canary_mlflow.registry.reader import reader_of
+    from canary_mlflow.registry.guard.reader import reader_of
+    from canary_mlflow.registry.policies.audited import policy_damages
 
     seen = read_heads(witness) if witness else None
     known = load_public(keys) if keys else trusted()
@@ -150,7 +150,7 @@ def log(model: str, workspace: str | None, tracking_uri: str | None) -> None:
     from canary_mlflow.ledger.champions import line, several_places
     from canary_mlflow.ledger.policy_rows import matches, pattern_of
     from canary_mlflow.ledger.rows import Kind
-    from canary_mlflow.registry.reader import reader_of
+    from canary_mlflow.registry.guard.reader import reader_of
 
     rows = rows_of(tracking_uri, model, workspace)
     about_none = reader_of(tracking_uri).ledger("", workspace)
@@ -198,7 +198,7 @@ def blame(model: str, at: str | None, alias: str, workspace: str | None, trackin
 def export(tracking_uri: str | None) -> None:
     """Print the whole ledger as JSON lines. `canary audit verify FILE` checks it anywhere."""
     from canary_mlflow.ledger.chain import to_line
-    from canary_mlflow.registry.reader import reader_of
+    from canary_mlflow.registry.guard.reader import reader_of
 
     for row in reader_of(tracking_uri).ledger():
         click.echo(to_line(row))
@@ -207,7 +207,7 @@ def export(tracking_uri: str | None) -> None:
 def rows_of(uri: str | None, model: str, workspace: str | None) -> list[Row]:
     """The rows about a model. Raises UsageError when there are none."""
     from canary_mlflow.errors import UsageError
-    from canary_mlflow.registry.reader import reader_of
+    from canary_mlflow.registry.guard.reader import reader_of
 
     rows = reader_of(uri).ledger(model, workspace)
     if not rows:

@@ -47,7 +47,7 @@ def upgrade(server_role: str, tracking_uri: str | None) -> None:
 
     One transaction removes the triggers, upgrades and puts them back. On PostgreSQL: as the tables' owner.
     """
-    from canary_mlflow.registry.upgrading import upgrade as migrate
+    from canary_mlflow.registry.guard.migrations import upgrade as migrate
 
     engine = database(tracking_uri)
     before, after = migrate(engine, server_role)

@@ -44,8 +44,8 @@ def ended_in(uris: tuple[str, ...]) -> dict[str, list[str]]:
     """Key → what the ledgers at hand say about its end; a ledger that cannot be read is left out."""
     from canary_mlflow.errors import CanaryError
     from canary_mlflow.ledger.keys import trusted
-    from canary_mlflow.registry.key_acts import ledgers_at_hand
-    from canary_mlflow.registry.reader import reader_of
+    from canary_mlflow.registry.acts.keys import ledgers_at_hand
+    from canary_mlflow.registry.guard.reader import reader_of
 
     found: dict[str, list[str]] = {}
     for uri in ledgers_at_hand(uris):
@@ -70,7 +70,7 @@ def rotate(uris: tuple[str, ...]) -> None:
     """
     from canary_mlflow.ledger.keys import PRIVATE, key_folder
     from canary_mlflow.ledger.keys import rotate as renew
-    from canary_mlflow.registry.key_acts import ledgers_at_hand, record_rotation
+    from canary_mlflow.registry.acts.keys import ledgers_at_hand, record_rotation
 
     anew = not (key_folder() / PRIVATE).exists()
     echo(f"{renew(key_folder()).key_id} signs from now on.")
@@ -91,8 +91,8 @@ def revoke(key_id: str, reason: str, since: int | None, uris: tuple[str, ...]) -
 
     Only a key that admitted ID, or that replaced it by rotation, can do that.
     """
-    from canary_mlflow.registry.key_acts import ledgers_at_hand
-    from canary_mlflow.registry.key_acts import revoke as end
+    from canary_mlflow.registry.acts.keys import ledgers_at_hand
+    from canary_mlflow.registry.acts.keys import revoke as end
 
     for uri in at_hand(ledgers_at_hand(uris)):
         row = end(uri, key_id, reason, since)
@@ -106,7 +106,7 @@ def revoke(key_id: str, reason: str, since: int | None, uris: tuple[str, ...]) -
 def trust(file: Path, to_sign: bool, uris: tuple[str, ...]) -> None:
     """Also trust the public key in FILE: a server's, or a colleague's."""
     from canary_mlflow.ledger.keys import key_folder, load_public, publish, raw_of
-    from canary_mlflow.registry.key_acts import ledgers_at_hand, let_in
+    from canary_mlflow.registry.acts.keys import ledgers_at_hand, let_in
 
     for key_id, key in load_public([file]).keys.items():
         echo(f"{publish(key, key_folder()).stem} is trusted from now on.")

@@ -35,7 +35,7 @@ def set_(models: str, policy: str, reason: str, tracking_uri: str | None) -> Non
     pattern counts: a whole name first, then the most characters, then the newest.
     """
     from canary_mlflow.policies import content_of
-    from canary_mlflow.registry.policy_setting import own_content
+    from canary_mlflow.registry.policies.setting import own_content
 
     content = own_content(content_of(policy))
     row = set_there(open_store(tracking_uri), models, content, reason)
@@ -101,7 +101,7 @@ def set_there(client: MlflowClient, models: str, content: Mapping[str, Any], rea
     """Set the policy, through a server or in the database itself, and return the row that does it. Raises Refused."""
     from canary_mlflow.ledger.rows import Row
     from canary_mlflow.registry.actors import current_actor
-    from canary_mlflow.registry.policy_setting import set_policy
+    from canary_mlflow.registry.policies.setting import set_policy
     from canary_mlflow.registry.remote import ask, is_guarded_server
 
     if is_guarded_server(client):
@@ -114,7 +114,7 @@ def set_there(client: MlflowClient, models: str, content: Mapping[str, Any], rea
 def found_there(client: MlflowClient, model: str | None) -> tuple[dict[str, Any] | None, list[Row]]:
     """The policy in force for the model, if one is named, and the rows that set policies."""
     from canary_mlflow.ledger.rows import Row
-    from canary_mlflow.registry.policy_in_force import in_force
+    from canary_mlflow.registry.policies.in_force import in_force
     from canary_mlflow.registry.remote import ask, is_guarded_server
 
     if is_guarded_server(client):

@@ -106,7 +106,7 @@ class Champion:
 def find_champion(model: str, policy: str | None, tracking_uri: str | None) -> Champion:
     """The champion of a model. Raises NoSuchModel, StoreError, and UsageError if it has none, or none with runs."""
     from canary_mlflow.registry.evidence import aliased, version_side
-    from canary_mlflow.registry.policy_asked import policy_for
+    from canary_mlflow.registry.policies.asked import policy_for
     from canary_mlflow.tracking.store import existing_store
     from gates.model.sides import candidate_side, conditions
 

@@ -15,8 +15,8 @@ from canary_mlflow.shown import echo, say
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-    from canary_mlflow.registry.needed import Terms
-    from canary_mlflow.registry.pruning import Fate
+    from canary_mlflow.registry.pruning.needed import Terms
+    from canary_mlflow.registry.pruning.pruning import Fate
 
 
 @click.command(epilog=EXIT_CODES)
@@ -56,8 +56,8 @@ def prune(
     INCONCLUSIVE, and of sessions that still run. Metrics, params, tags, reports and the ledger always stay. A signed
     row says who gave up which files; such a version never becomes champion.
     """
-    from canary_mlflow.registry.needed import Terms, ours
-    from canary_mlflow.registry.pruning import plan
+    from canary_mlflow.registry.pruning.needed import Terms, ours
+    from canary_mlflow.registry.pruning.pruning import plan
     from canary_mlflow.reports.pruning import lines
 
     client = open_store(tracking_uri)
@@ -75,7 +75,7 @@ def prune(
 def of_all(client: MlflowClient, models: list[str], terms: Terms, artifacts: str) -> Iterator[Fate]:
     """The plans of all models that the caller may prune. Raises Refused if there are none."""
     from canary_mlflow.errors import Refused
-    from canary_mlflow.registry.pruning import plan
+    from canary_mlflow.registry.pruning.pruning import plan
 
     refused: list[Refused] = []
     for model in models:
@@ -91,7 +91,7 @@ def of_all(client: MlflowClient, models: list[str], terms: Terms, artifacts: str
 def carried_out(client: MlflowClient, fates: list[Fate], terms: Terms, artifacts: str) -> Iterator[Fate]:
     """Remove what goes, and yield each fate; one that stays after all says why."""
     from canary_mlflow.errors import UsageError
-    from canary_mlflow.registry.pruning import prune as give_up
+    from canary_mlflow.registry.pruning.pruning import prune as give_up
 
     for fate in fates:
         if not fate.goes:

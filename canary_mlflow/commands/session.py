@@ -36,7 +36,7 @@ def begin(model: str, policy: str, experiment: str | None, tracking_uri: str | N
     """
     import mlflow
 
-    from canary_mlflow.registry.own_session import refuse_second, start
+    from canary_mlflow.registry.sessions.own import refuse_second, start
     from canary_mlflow.tracking.joining import usual_experiment
     from canary_mlflow.tracking.store import prepare_store
 
@@ -52,7 +52,7 @@ def begin(model: str, policy: str, experiment: str | None, tracking_uri: str | N
 @store_option
 def finish(session_id: str | None, tracking_uri: str | None) -> None:
     """End SESSION, by default the one in CANARY_SESSION. A run still going on counts as broken off."""
-    from canary_mlflow.registry.own_session import end
+    from canary_mlflow.registry.sessions.own import end
     from canary_mlflow.tracking.experiment import VARIABLE
     from canary_mlflow.tracking.joining import named
 
@@ -75,7 +75,7 @@ def add(session_id: str, model: str | None, tracking_uri: str | None) -> None:
 
     MODEL is the one that the session was started for, unless given here.
     """
-    from canary_mlflow.registry.session_rows import Word, write
+    from canary_mlflow.registry.sessions.rows import Word, write
     from canary_mlflow.tracking.session import active_run
 
     client = open_store(tracking_uri)
@@ -101,7 +101,7 @@ def register(session_id: str, model: str | None, weights: Path | None, tracking_
 
     MODEL is the one that the session was started for, unless given here.
     """
-    from canary_mlflow.registry.registering import flaws_of, register_session
+    from canary_mlflow.registry.sessions.registering import flaws_of, register_session
 
     client = open_store(tracking_uri)
     name, version = register_session(client, session_id, model, weights)

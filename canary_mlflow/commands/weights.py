@@ -54,7 +54,7 @@ def verify_weights(
     """
     from canary_mlflow.analysis import weights
     from canary_mlflow.ledger.keys import key_folder
-    from canary_mlflow.registry.model_signing import export, read_bundle
+    from canary_mlflow.registry.guard.model_signing import export, read_bundle
 
     if (signature is None) == (version is None) or (signature is None) != (key is None):
         raise UsageError(

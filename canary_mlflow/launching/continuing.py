@@ -18,8 +18,8 @@ from canary_mlflow.launching.makers import same_hardware
 from canary_mlflow.launching.revisions import SIDES, Revision, Trial, ended_afterwards, first_pairs
 from canary_mlflow.launching.sources import Source
 from canary_mlflow.policies import load_policy
-from canary_mlflow.registry.leftovers import clear
-from canary_mlflow.registry.looks import looks_taken
+from canary_mlflow.registry.judging.looks import looks_taken
+from canary_mlflow.registry.sessions.leftovers import clear
 from canary_mlflow.tracking.session import active_run, child_runs, log_tags
 from gates.model.policy import Policy, policy_to_dict
 from gates.model.verdict import Outcome

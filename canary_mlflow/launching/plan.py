@@ -9,7 +9,7 @@ from canary_mlflow.errors import CanaryError, NoSource
 from canary_mlflow.launching.circumstances import fresh_is_due
 from canary_mlflow.launching.missing_runs import Missing
 from canary_mlflow.launching.planned_runs import PlannedRuns, Versions
-from canary_mlflow.registry.gatekeeper import gate
+from canary_mlflow.registry.judging.gatekeeper import gate
 from canary_mlflow.reports.decision import Decision, HeldBy
 from canary_mlflow.reports.more_runs import NO_MORE, lasting
 from canary_mlflow.tracking.session import minutes_of_runs

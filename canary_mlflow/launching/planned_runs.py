@@ -10,10 +10,10 @@ from canary_mlflow.errors import BrokeOff, CanaryError, NoSource, StoreError
 from canary_mlflow.launching.circumstances import fresh_is_due, seeds_of, seeds_without_fresh
 from canary_mlflow.launching.makers import Made, Maker, run_champion
 from canary_mlflow.launching.missing_runs import Missing, Turn
-from canary_mlflow.registry.looks import Progress
-from canary_mlflow.registry.records import session_of
-from canary_mlflow.registry.session_rows import record_runs
-from canary_mlflow.registry.sides import progress, read_sides
+from canary_mlflow.registry.judging.looks import Progress
+from canary_mlflow.registry.judging.records import session_of
+from canary_mlflow.registry.judging.sides import progress, read_sides
+from canary_mlflow.registry.sessions.rows import record_runs
 from canary_mlflow.registry.versions import champion_number, find_version
 from canary_mlflow.reports.more_runs import NO_FRESH, NO_MORE
 from gates.hard.crashes import to_run_beside

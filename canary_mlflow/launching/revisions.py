@@ -19,9 +19,9 @@ from canary_mlflow.errors import BrokeOff, NoSource, UsageError
 from canary_mlflow.launching.composing import require_overrides
 from canary_mlflow.launching.projects import launch
 from canary_mlflow.launching.sources import Source, commit_of, installer, worktree
-from canary_mlflow.registry import records
-from canary_mlflow.registry.leftovers import clear
-from canary_mlflow.registry.looks import Progress, Taken, evidence_of, looks_taken, note_look
+from canary_mlflow.registry.judging import records
+from canary_mlflow.registry.judging.looks import Progress, Taken, evidence_of, looks_taken, note_look
+from canary_mlflow.registry.sessions.leftovers import clear
 from canary_mlflow.reports.advice import run_page
 from canary_mlflow.reports.decision import Decision, Question
 from canary_mlflow.tracking.histories import session_runs

@@ -9,7 +9,7 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.launching.on_cluster import maker_for
 from canary_mlflow.launching.plan import Plan
 from canary_mlflow.registry.evidence import is_own_script
-from canary_mlflow.registry.records import session_of
+from canary_mlflow.registry.judging.records import session_of
 from canary_mlflow.registry.versions import find_version
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.tracking.histories import read_version

@@ -257,7 +257,7 @@ def _row(found: Any) -> Row:
 
 
 def of_session(connection: Any, session_id: str) -> list[Row]:
-    """The rows about a session, in order; `registry/session_rows.py` writes them."""
+    """The rows about a session, in order; `registry/sessions/rows.py` writes them."""
     query = _SESSIONS.where(LEDGER.c.alias == session_id)
     return [_row(found) for found in connection.execute(query)]
 

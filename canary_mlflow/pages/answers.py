@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.registry.server_files import behind_server
+from canary_mlflow.registry.guard.server_files import behind_server
 from canary_mlflow.tracking.facts import RunFacts
 from canary_mlflow.tracking.samples import FILE, MOST_BYTES, Answer, read
 

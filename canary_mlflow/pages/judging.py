@@ -13,7 +13,7 @@ from canary_mlflow.ledger import table
 from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.ledger.writing import keys_in
 from canary_mlflow.pages.facts import children_of, read_all_params, read_facts
-from canary_mlflow.registry.accepting import accepted_among
+from canary_mlflow.registry.acts.accepting import accepted_among
 from canary_mlflow.registry.workspaces import active_workspace
 from canary_mlflow.reports.decision import Decision, Question
 from canary_mlflow.tracking.facts import RunFacts

@@ -17,7 +17,7 @@ import numpy as np
 
 from canary_mlflow.files.documents import parse_json
 from canary_mlflow.files.source import open_regular
-from canary_mlflow.registry.server_files import behind_server
+from canary_mlflow.registry.guard.server_files import behind_server
 from canary_mlflow.tracking.facts import RunFacts
 from canary_mlflow.tracking.places import local_folder
 from canary_mlflow.tracking.points import Points

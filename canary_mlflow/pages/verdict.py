@@ -21,7 +21,7 @@ from canary_mlflow.pages.forest import ForestRow, forest
 from canary_mlflow.pages.models import read_champions, session_of
 from canary_mlflow.pages.run import find_run
 from canary_mlflow.pages.signature import Signature, signature_of
-from canary_mlflow.registry.server_files import behind_server
+from canary_mlflow.registry.guard.server_files import behind_server
 from canary_mlflow.registry.workspaces import active_workspace
 from canary_mlflow.reports.decision import Decision, RunWarning, decision_from_dict, holds_from_list
 from canary_mlflow.tracking.facts import RunFacts

@@ -10,9 +10,9 @@ from canary_mlflow.ledger.chain import Damage
 from canary_mlflow.ledger.install import missing_triggers
 from canary_mlflow.ledger.rows import Kind, Row
 from canary_mlflow.ledger.triggers import sources
-from canary_mlflow.registry.accepting import TAG as ACCEPTED
-from canary_mlflow.registry.act import DONE
-from canary_mlflow.registry.binding import (
+from canary_mlflow.registry.acts.accepting import TAG as ACCEPTED
+from canary_mlflow.registry.acts.act import DONE
+from canary_mlflow.registry.guard.binding import (
     Binding,
     changes,
     digest_of_all,
@@ -20,13 +20,13 @@ from canary_mlflow.registry.binding import (
     files_at,
     run_digests,
 )
-from canary_mlflow.registry.pruned import about, given_up, released
-from canary_mlflow.registry.seal import changed_files
+from canary_mlflow.registry.guard.seal import changed_files
+from canary_mlflow.registry.pruning.pruned import about, given_up, released
 from canary_mlflow.registry.workspaces import DEFAULT
 from canary_mlflow.tracking.rows import read_runs_from
 
 if TYPE_CHECKING:
-    from canary_mlflow.registry.reader import Model, Reader, Version
+    from canary_mlflow.registry.guard.reader import Model, Reader, Version
 
 
 def against_store(reader: Reader, rows: Sequence[Row], artifacts: str = "") -> Iterator[Damage]:

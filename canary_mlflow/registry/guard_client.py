@@ -13,12 +13,12 @@ from canary_mlflow.errors import BaselineMoved, Refused
 from canary_mlflow.ledger.canonical import digest
 from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.ledger.uris import guarded_uri, is_guarded, plain_uri
-from canary_mlflow.registry.anchor import ANCHOR
+from canary_mlflow.registry.judging.anchor import ANCHOR
+from canary_mlflow.registry.judging.looks import FACT as LOOK
+from canary_mlflow.registry.judging.records import verdict_tags
 from canary_mlflow.registry.locks import registry_uri
-from canary_mlflow.registry.looks import FACT as LOOK
 from canary_mlflow.registry.plugin import guarded_store
-from canary_mlflow.registry.policy_used import FACT
-from canary_mlflow.registry.records import verdict_tags
+from canary_mlflow.registry.policies.used import FACT
 from canary_mlflow.reports.decision import holds_to_list
 from gates.model.verdict import verdict_to_dict
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
     from canary_mlflow.ledger.rows import Row
-    from canary_mlflow.registry.binding import Binding
-    from canary_mlflow.registry.looks import Taken
-    from canary_mlflow.registry.policy_used import Used
-    from canary_mlflow.registry.promotion import Order, Standing
-    from canary_mlflow.registry.store import GuardedStore
+    from canary_mlflow.registry.guard.binding import Binding
+    from canary_mlflow.registry.guard.promotion import Order, Standing
+    from canary_mlflow.registry.guard.store import GuardedStore
+    from canary_mlflow.registry.judging.looks import Taken
+    from canary_mlflow.registry.policies.used import Used
     from canary_mlflow.reports.decision import Decision
 
 SOFTWARE = ("canary-mlflow", "mlflow", "numpy", "scipy")
@@ -69,7 +69,7 @@ def verdict_order(
 ) -> Order:
     """The order that the gate gives after a verdict. `by`: the policy that led to it. `look`: which look of the plan it
     was."""
-    from canary_mlflow.registry.promotion import Order
+    from canary_mlflow.registry.guard.promotion import Order
 
     assert decision.version is not None
     verdict = decision.verdict

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from canary_mlflow.ledger.uris import plain_uri
 
 if TYPE_CHECKING:
-    from canary_mlflow.registry.store import GuardedStore
+    from canary_mlflow.registry.guard.store import GuardedStore
 
 SERVER_BACKEND = "_MLFLOW_SERVER_FILE_STORE"  # where `mlflow server` tells its workers their tracking store
 SERVER_REGISTRY = "_MLFLOW_SERVER_REGISTRY_STORE"  # the same for the registry, if it has a separate one
@@ -29,7 +29,7 @@ def guarded_store(database: str, tracking_uri: str) -> GuardedStore:
     """One store per database and process, for MLflow and for ourselves."""
     from mlflow.environment_variables import MLFLOW_ENABLE_WORKSPACES
 
-    from canary_mlflow.registry.store import GuardedStore, GuardedWorkspaceStore
+    from canary_mlflow.registry.guard.store import GuardedStore, GuardedWorkspaceStore
 
     kind = GuardedWorkspaceStore if MLFLOW_ENABLE_WORKSPACES.get() else GuardedStore
     return kind(database, tracking_uri or database)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gates.model.wording import listed
 
 if TYPE_CHECKING:
-    from canary_mlflow.registry.pruning import Fate
+    from canary_mlflow.registry.pruning.pruning import Fate
 
 UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 SHOWN = 12  # versions that a line names

@@ -8,9 +8,9 @@ from typing import Any
 from canary_mlflow.errors import NoSuchModel, NoSuchRun, NoSuchVersion, UsageError
 from canary_mlflow.pages.blueprint import NAMED, paths, prefix
 from canary_mlflow.pages.requests import Readers
-from canary_mlflow.registry.needed import every_version
-from canary_mlflow.registry.records import session_of
-from canary_mlflow.registry.unregistered import experiments_of
+from canary_mlflow.registry.judging.records import session_of
+from canary_mlflow.registry.pruning.needed import every_version
+from canary_mlflow.registry.pruning.unregistered import experiments_of
 from canary_mlflow.registry.versions import champion_number, find_version, quoted
 from canary_mlflow.server.requests import Shape, only_model, parse, query
 from canary_mlflow.server.routes import (

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from flask import Flask
     from mlflow import MlflowClient
 
-    from canary_mlflow.registry.store import GuardedStore
+    from canary_mlflow.registry.guard.store import GuardedStore
 
 BASE = "/api/2.0/canary"
 STATIC_PREFIX = "_MLFLOW_STATIC_PREFIX"
@@ -114,9 +114,9 @@ def verdicts() -> dict[str, Any]:
     """Judge a version from the stored histories by the policy in force for its model, sign, and move the alias."""
     from flask import request
 
-    from canary_mlflow.registry.gatekeeper import gate
     from canary_mlflow.registry.guard_client import guard_of
-    from canary_mlflow.registry.policy_in_force import in_force
+    from canary_mlflow.registry.judging.gatekeeper import gate
+    from canary_mlflow.registry.policies.in_force import in_force
     from canary_mlflow.reports.decision import decision_to_dict
 
     asked = parse(request.get_data(), VERDICT)
@@ -141,7 +141,7 @@ def seals() -> dict[str, Any]:
     """Read the files of a new version and record their digests; how the run evaluated them is the client's claim."""
     from flask import request
 
-    from canary_mlflow.registry.seal import seal_version
+    from canary_mlflow.registry.guard.seal import seal_version
     from canary_mlflow.registry.versions import Weights
 
     asked = parse(request.get_data(), SEAL)
@@ -158,7 +158,7 @@ def read_policies() -> dict[str, Any]:
     from flask import request
 
     from canary_mlflow.ledger.policy_rows import matches, pattern_of
-    from canary_mlflow.registry.policy_in_force import in_force
+    from canary_mlflow.registry.policies.in_force import in_force
 
     model, store = only_model(request.args), guard()
     rows = [row for row in store.policies() if model is None or matches(pattern_of(row), model)]
@@ -171,7 +171,7 @@ def set_policies() -> dict[str, Any]:
     from flask import request
 
     from canary_mlflow.policies import content_of, policy_names
-    from canary_mlflow.registry.policy_setting import set_policy
+    from canary_mlflow.registry.policies.setting import set_policy
 
     asked = parse(request.get_data(), POLICY)
     refuse_unknown_people(f"the policy of {asked['pattern']!r}", "policy set")
@@ -188,7 +188,7 @@ def sessions() -> dict[str, Any]:
     """Record a row about a session; the server reads its runs, and what is in them, from its own store."""
     from flask import request
 
-    from canary_mlflow.registry.session_rows import Word, record
+    from canary_mlflow.registry.sessions.rows import Word, record
     from canary_mlflow.tracking.session import get_run
 
     asked = parse(request.get_data(), SESSION)
@@ -201,7 +201,7 @@ def sessions() -> dict[str, Any]:
 
 def overrides() -> dict[str, Any]:
     """Set a guarded alias to a version whatever its verdict."""
-    from canary_mlflow.registry.acts import override
+    from canary_mlflow.registry.acts.by_hand import override
 
     asked = act(OVERRIDE, "override")
     done = override(
@@ -213,7 +213,7 @@ def overrides() -> dict[str, Any]:
 
 def blessings() -> dict[str, Any]:
     """Make a version champion by hand, unless a BLOCK stands against it."""
-    from canary_mlflow.registry.acts import bless
+    from canary_mlflow.registry.acts.by_hand import bless
 
     asked = act(BLESSING, "bless")
     done = bless(
@@ -225,7 +225,7 @@ def blessings() -> dict[str, Any]:
 
 def rollbacks() -> dict[str, Any]:
     """Bring back the previous champion."""
-    from canary_mlflow.registry.rollback import rollback
+    from canary_mlflow.registry.acts.rollback import rollback
 
     asked = act(ROLLBACK, "rollback")
     return {"act": rollback(client(), asked["model"], asked["reason"], actor=current_actor()).to_dict()}
@@ -233,7 +233,7 @@ def rollbacks() -> dict[str, Any]:
 
 def adoptions() -> dict[str, Any]:
     """Record the first row of a champion that the ledger does not know."""
-    from canary_mlflow.registry.adopting import adopt
+    from canary_mlflow.registry.acts.adopting import adopt
 
     asked = act(ADOPTION, "adopt")
     alias = asked.get("alias", "champion")
@@ -242,8 +242,8 @@ def adoptions() -> dict[str, Any]:
 
 def acceptances() -> dict[str, Any]:
     """Accept a version's facts that differ from the champion's."""
-    from canary_mlflow.registry.accepting import accept_facts
-    from canary_mlflow.registry.policy_in_force import in_force
+    from canary_mlflow.registry.acts.accepting import accept_facts
+    from canary_mlflow.registry.policies.in_force import in_force
 
     asked, own = act(ACCEPTANCE, "accept-facts"), client()
     policy = in_force(own, guard(), asked["model"], server=True).policy
@@ -255,8 +255,8 @@ def prunings() -> dict[str, Any]:
     """Which of a model's files would be removed; with a version or a session, give up and remove its files."""
     from flask import request
 
-    from canary_mlflow.registry.needed import KEEP, Terms
-    from canary_mlflow.registry.pruning import plan, prune
+    from canary_mlflow.registry.pruning.needed import KEEP, Terms
+    from canary_mlflow.registry.pruning.pruning import plan, prune
 
     asked = parse(request.get_data(), PRUNING)
     model, what = asked["model"], {key: asked[key] for key in ("version", "session") if key in asked}

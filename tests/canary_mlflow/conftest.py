@@ -61,7 +61,7 @@ def recorded(shared: Recorded, request: pytest.FixtureRequest) -> Recorded:
 @pytest.fixture
 def guarded(recorded: Recorded, usual_session: str) -> Recorded:
     """The store, with a model whose version 1 is champion."""
-    from canary_mlflow.registry.acts import bless
+    from canary_mlflow.registry.acts.by_hand import bless
 
     bless(recorded.client, recorded.model, recorded.register(usual_session), "a baseline for the test")
     return recorded

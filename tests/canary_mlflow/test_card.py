@@ -26,7 +26,7 @@ def forms(shared: Any, usual_session: str, tmp_path_factory: pytest.TempPathFact
     from flask import Flask
 
     from canary_mlflow.pages.blueprint import add_pages
-    from canary_mlflow.registry.acts import bless
+    from canary_mlflow.registry.acts.by_hand import bless
 
     store = replace(shared, model="carded", seed=4711)
     bless(store.client, store.model, store.register(usual_session), "a baseline for the test")

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from canary_mlflow.registry import champion_history
-from canary_mlflow.registry.champion_history import history_notes
+from canary_mlflow.registry.judging import champion_history
+from canary_mlflow.registry.judging.champion_history import history_notes
 
 with_ruptures = pytest.mark.skipif(find_spec("ruptures") is None, reason="the extra `audit` is not installed")
 

@@ -15,7 +15,7 @@ from github import HEAD, GitHub, github, job
 
 from canary_mlflow import cli
 from canary_mlflow.policies import load_policy
-from canary_mlflow.registry.gatekeeper import gate
+from canary_mlflow.registry.judging.gatekeeper import gate
 
 
 @pytest.fixture

@@ -215,7 +215,7 @@ def test_a_bug_keeps_its_traceback(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("canary_mlflow.registry.gatekeeper.gate", broken)
+    monkeypatch.setattr("canary_mlflow.registry.judging.gatekeeper.gate", broken)
     arguments = ["gate", guarded.model, "1", "--policy", "smoke", "--tracking-uri", guarded.uri]
     monkeypatch.setattr(sys, "argv", ["canary", *arguments])
     with pytest.raises(SystemExit) as ended:
@@ -228,7 +228,7 @@ def test_ctrl_c_is_no_block(guarded: Any, monkeypatch: pytest.MonkeyPatch) -> No
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("canary_mlflow.registry.gatekeeper.gate", interrupted)
+    monkeypatch.setattr("canary_mlflow.registry.judging.gatekeeper.gate", interrupted)
     result = canary("gate", guarded.model, "1", "--policy", "smoke", "--tracking-uri", guarded.uri)
     assert "interrupted" in one_line(result, 4)
 

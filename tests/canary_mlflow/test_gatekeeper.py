@@ -14,13 +14,13 @@ from mlflow.artifacts import load_text
 from canary_mlflow.errors import BaselineMoved, NoSuchModel, NoSuchVersion, StoreError, UsageError
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry import locks
-from canary_mlflow.registry.acts import bless, override
-from canary_mlflow.registry.assessment import Options, assess
-from canary_mlflow.registry.gatekeeper import enact, gate
-from canary_mlflow.registry.new_version import register_version
-from canary_mlflow.registry.records import DESCRIPTION_LIMIT
-from canary_mlflow.registry.rollback import rollback
-from canary_mlflow.registry.session_gate import gate_change, gate_session
+from canary_mlflow.registry.acts.by_hand import bless, override
+from canary_mlflow.registry.acts.rollback import rollback
+from canary_mlflow.registry.judging.assessment import Options, assess
+from canary_mlflow.registry.judging.gatekeeper import enact, gate
+from canary_mlflow.registry.judging.records import DESCRIPTION_LIMIT
+from canary_mlflow.registry.judging.unregistered import gate_change, gate_session
+from canary_mlflow.registry.sessions.new_version import register_version
 from canary_mlflow.registry.versions import champion
 from canary_mlflow.reports.text import render
 from gates.model.policy import Bootstrap, FreshBaseline, Policy

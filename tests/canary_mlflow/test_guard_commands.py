@@ -21,7 +21,7 @@ from canary_mlflow.ledger import clock
 from canary_mlflow.ledger.keys import key_folder, load_signer
 from canary_mlflow.ledger.rows import flat
 from canary_mlflow.policies import load_policy
-from canary_mlflow.registry.gatekeeper import gate
+from canary_mlflow.registry.judging.gatekeeper import gate
 from canary_mlflow.tracking.store import prepare_store
 
 

@@ -19,11 +19,11 @@ from system_calls import FULL, KILL, SENDS, WRITES, Forks, attached, forks, nth_
 from canary_mlflow.ledger.chain import damages
 from canary_mlflow.ledger.keys import key_folder, load_public, public_files
 from canary_mlflow.policies import load_policy
-from canary_mlflow.registry.acts import override
+from canary_mlflow.registry.acts.by_hand import override
 from canary_mlflow.registry.audit import against_store
-from canary_mlflow.registry.gatekeeper import gate
+from canary_mlflow.registry.guard.reader import reader_of
 from canary_mlflow.registry.guard_client import guard_of
-from canary_mlflow.registry.reader import reader_of
+from canary_mlflow.registry.judging.gatekeeper import gate
 from canary_mlflow.tracking.store import prepare_store
 
 COMMAND = """

@@ -16,9 +16,9 @@ from servers import Server
 
 from canary_mlflow.cli import canary
 from canary_mlflow.policies import content_of, load_policy
-from canary_mlflow.registry.gatekeeper import gate
+from canary_mlflow.registry.judging.gatekeeper import gate
+from canary_mlflow.registry.judging.unregistered import gate_change
 from canary_mlflow.registry.plugin import guarded_store
-from canary_mlflow.registry.session_gate import gate_change
 from canary_mlflow.tracking.store import prepare_store
 from gates import Policy
 

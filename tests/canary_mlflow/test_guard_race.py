@@ -26,12 +26,12 @@ from canary_mlflow.ledger import triggers
 from canary_mlflow.ledger.chain import damages
 from canary_mlflow.ledger.install import install
 from canary_mlflow.ledger.keys import key_folder, load_public, public_files
-from canary_mlflow.registry.acts import override
+from canary_mlflow.registry.acts.by_hand import override
+from canary_mlflow.registry.acts.rollback import rollback
 from canary_mlflow.registry.audit import against_store
+from canary_mlflow.registry.guard.reader import reader_of
+from canary_mlflow.registry.guard.store import GuardedStore
 from canary_mlflow.registry.guard_client import guard_of
-from canary_mlflow.registry.reader import reader_of
-from canary_mlflow.registry.rollback import rollback
-from canary_mlflow.registry.store import GuardedStore
 from canary_mlflow.tracking.store import prepare_store
 
 EVERY_DAY, FULL = (16, 2), (64, 20)  # promoters, rounds

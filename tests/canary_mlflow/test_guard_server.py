@@ -313,7 +313,7 @@ def test_requests_are_read_strictly() -> None:
 
 
 def test_artifacts_of_a_server_are_where_it_keeps_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from canary_mlflow.registry.server_files import behind_server
+    from canary_mlflow.registry.guard.server_files import behind_server
 
     assert behind_server("mlflow-artifacts:/1/x") == "mlflow-artifacts:/1/x"
     monkeypatch.setenv("_MLFLOW_SERVER_ARTIFACT_DESTINATION", str(tmp_path))

@@ -26,13 +26,13 @@ from canary_mlflow.ledger.keys import key_folder, load_public, load_signer, publ
 from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.actors import account
-from canary_mlflow.registry.acts import bless, override
-from canary_mlflow.registry.assessment import Judged, Options, assess
-from canary_mlflow.registry.binding import bind
-from canary_mlflow.registry.gatekeeper import gate
+from canary_mlflow.registry.acts.by_hand import bless, override
+from canary_mlflow.registry.acts.rollback import rollback
+from canary_mlflow.registry.guard.binding import bind
+from canary_mlflow.registry.guard.store import GuardedStore
 from canary_mlflow.registry.guard_client import guard_of, record, verdict_order
-from canary_mlflow.registry.rollback import rollback
-from canary_mlflow.registry.store import GuardedStore
+from canary_mlflow.registry.judging.assessment import Judged, Options, assess
+from canary_mlflow.registry.judging.gatekeeper import gate
 from canary_mlflow.tracking.histories import read_version
 from gates.model.policy import Policy
 

@@ -187,7 +187,7 @@ def test_an_artifact_that_is_a_link_to_elsewhere_is_not_read(recorded: Any, tmp_
 
 
 def test_a_pipe_among_a_versions_files_is_not_waited_for(tmp_path: Path, alarm: Any) -> None:
-    from canary_mlflow.registry.weights import fault_of
+    from canary_mlflow.registry.guard.weights import fault_of
 
     os.mkfifo(tmp_path / "model.safetensors")
     assert fault_of(tmp_path) == "model.safetensors: is a pipe, not a regular file"

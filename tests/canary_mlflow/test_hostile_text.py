@@ -19,8 +19,8 @@ from recorded import RAISED
 from canary_mlflow.cli import canary as command
 from canary_mlflow.pages.views import ROUTES as PAGES
 from canary_mlflow.policies import load_policy
-from canary_mlflow.registry.acts import bless, override
-from canary_mlflow.registry.gatekeeper import gate
+from canary_mlflow.registry.acts.by_hand import bless, override
+from canary_mlflow.registry.judging.gatekeeper import gate
 from canary_mlflow.reports.markdown import escape, fenced
 from canary_mlflow.shown import json_text, shown, visible
 

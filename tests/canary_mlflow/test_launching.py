@@ -26,7 +26,7 @@ from canary_mlflow.cli import canary
 from canary_mlflow.errors import NoSource, UsageError
 from canary_mlflow.launching.makers import Launched
 from canary_mlflow.launching.sources import commit_of, installer, source_of
-from canary_mlflow.registry.acts import bless
+from canary_mlflow.registry.acts.by_hand import bless
 from canary_mlflow.tracking.failures import Terminated
 from canary_mlflow.tracking.fingerprint import git, hardware, packages
 from canary_mlflow.tracking.histories import fresh_runs, read_version, session_runs

@@ -22,9 +22,9 @@ from canary_mlflow.pages.downsampling import keep_envelope, keep_peaks
 from canary_mlflow.pages.requests import Readers
 from canary_mlflow.pages.views import ROUTES
 from canary_mlflow.policies import load_policy
-from canary_mlflow.registry.acts import override
-from canary_mlflow.registry.gatekeeper import gate
-from canary_mlflow.registry.session_gate import gate_session
+from canary_mlflow.registry.acts.by_hand import override
+from canary_mlflow.registry.judging.gatekeeper import gate
+from canary_mlflow.registry.judging.unregistered import gate_session
 from canary_mlflow.tracking.read_only import reading
 
 

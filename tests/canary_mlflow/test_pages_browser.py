@@ -15,7 +15,7 @@ import pytest
 from browser import CHROMIUM, MISSING, Window, canary_ui, chromium, window
 
 from canary_mlflow.policies import load_policy
-from canary_mlflow.registry.gatekeeper import gate
+from canary_mlflow.registry.judging.gatekeeper import gate
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -52,7 +52,7 @@ def site(shared: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site
     from dataclasses import replace
 
     from canary_mlflow.ledger.table import last
-    from canary_mlflow.registry.acts import bless
+    from canary_mlflow.registry.acts.by_hand import bless
     from canary_mlflow.registry.guard_client import guard_of
 
     folder = tmp_path_factory.mktemp("site")

@@ -19,9 +19,9 @@ from canary_mlflow.pages.downsampling import keep_means
 from canary_mlflow.pages.limits import shipped_rules
 from canary_mlflow.pages.strips import strips_of
 from canary_mlflow.policies import load_policy
-from canary_mlflow.registry.accepting import accept_facts
-from canary_mlflow.registry.acts import bless
-from canary_mlflow.registry.gatekeeper import gate
+from canary_mlflow.registry.acts.accepting import accept_facts
+from canary_mlflow.registry.acts.by_hand import bless
+from canary_mlflow.registry.judging.gatekeeper import gate
 from canary_mlflow.reports.card import card_of
 from gates.model.records import Series
 

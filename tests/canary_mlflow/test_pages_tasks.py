@@ -17,7 +17,7 @@ from browser import CHROMIUM, MISSING, Window, canary_ui, chromium, window
 from recorded import STEPS, write
 
 from canary_mlflow.policies import load_policy
-from canary_mlflow.registry.gatekeeper import gate
+from canary_mlflow.registry.judging.gatekeeper import gate
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator
@@ -45,7 +45,7 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def scene(shared: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    from canary_mlflow.registry.acts import bless
+    from canary_mlflow.registry.acts.by_hand import bless
 
     store = replace(shared, model=MODEL, seed=4000)
     sessions = {}

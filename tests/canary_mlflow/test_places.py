@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.registry.binding import file_digests
-from canary_mlflow.registry.origin import is_within
+from canary_mlflow.registry.guard.binding import file_digests
+from canary_mlflow.registry.guard.origin import is_within
 from canary_mlflow.tracking.places import without_password
 
 

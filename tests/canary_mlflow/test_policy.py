@@ -18,13 +18,13 @@ from canary_mlflow.ledger.keys import key_folder, load_signer
 from canary_mlflow.ledger.policy_rows import policy_record
 from canary_mlflow.ledger.rows import Kind, Record, signed
 from canary_mlflow.policies import content_of, load_policy
-from canary_mlflow.registry.acts import bless, override
-from canary_mlflow.registry.assessment import Options, assess
-from canary_mlflow.registry.gatekeeper import enact, gate
+from canary_mlflow.registry.acts.by_hand import bless, override
+from canary_mlflow.registry.acts.two_operators import Request
 from canary_mlflow.registry.guard_client import guard_of
-from canary_mlflow.registry.policy_audit import policy_damages
-from canary_mlflow.registry.policy_setting import set_policy
-from canary_mlflow.registry.two_operators import Request
+from canary_mlflow.registry.judging.assessment import Options, assess
+from canary_mlflow.registry.judging.gatekeeper import enact, gate
+from canary_mlflow.registry.policies.audited import policy_damages
+from canary_mlflow.registry.policies.setting import set_policy
 
 pytestmark = pytest.mark.usefixtures("unpublished")
 
@@ -302,7 +302,7 @@ def test_the_command_says_that_a_second_person_is_missing(two: Any) -> None:
 
 
 def test_an_override_by_one_person_alone_is_named(two: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("canary_mlflow.registry.two_operators.operators_for", lambda *_: 1)  # another program
+    monkeypatch.setattr("canary_mlflow.registry.acts.two_operators.operators_for", lambda *_: 1)  # another program
     override(two.client, two.model, "2", "nobody needs to know", actor="eve")
     found = policy_damages(guard_of(two.client).ledger())
     assert [str(one) for one in found if two.model in str(one)] == [

@@ -12,7 +12,7 @@ from fake_gpu import Driver
 from recorded import Recorded
 from unchanged_files import called
 
-from canary_mlflow.registry.acts import bless
+from canary_mlflow.registry.acts.by_hand import bless
 
 GPU = ("--rule", "step_time", "--fact", "backend=cuda")
 

@@ -18,11 +18,11 @@ from canary_mlflow.cli import canary
 from canary_mlflow.errors import StoreError
 from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.policies import load_policy
-from canary_mlflow.registry import pruning
-from canary_mlflow.registry.acts import bless
-from canary_mlflow.registry.gatekeeper import gate
+from canary_mlflow.registry.acts.by_hand import bless
 from canary_mlflow.registry.guard_client import guard_of
-from canary_mlflow.registry.session_gate import gate_change
+from canary_mlflow.registry.judging.gatekeeper import gate
+from canary_mlflow.registry.judging.unregistered import gate_change
+from canary_mlflow.registry.pruning import pruning
 from canary_mlflow.tracking.profile import PROFILE_OF_TAG
 
 OTHERS = ("samples.jsonl", "profile/trace.json.gz")
@@ -279,7 +279,7 @@ def test_a_version_that_becomes_champion_meanwhile_keeps_its_files(
 
 def test_only_operators_prune(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     champions(recorded, 4)
-    monkeypatch.setattr("canary_mlflow.registry.guard.Guard.operators", ("ann",))
+    monkeypatch.setattr("canary_mlflow.registry.guard.guard.Guard.operators", ("ann",))
     refused = prune(recorded, "--yes")
     assert refused.exit_code == 4
     assert f"files of version 1 of {recorded.model!r}: " in refused.stderr
@@ -289,9 +289,9 @@ def test_only_operators_prune(recorded: Any, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_without_a_ledger_the_tags_say_it(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     champions(recorded, 4)
-    for module in ("acts", "needed"):
+    for module in ("acts.by_hand", "pruning.needed"):
         monkeypatch.setattr(f"canary_mlflow.registry.{module}.guard_of", lambda client: None)
-    monkeypatch.setattr("canary_mlflow.registry.store.GuardedStore.refuse_reserved", lambda *words: None)
+    monkeypatch.setattr("canary_mlflow.registry.guard.store.GuardedStore.refuse_reserved", lambda *words: None)
     assert fates(prune(recorded, "--json"))["1"][0]
     assert prune(recorded, "--yes").exit_code == 0
     assert not weights(recorded, "1").exists()

@@ -15,7 +15,7 @@ from read_only import read_only, sealed
 
 from canary_mlflow.cli import canary
 from canary_mlflow.policies import load_policy
-from canary_mlflow.registry.gatekeeper import gate
+from canary_mlflow.registry.judging.gatekeeper import gate
 
 READERS = (
     ("audit", "verify"),

@@ -16,7 +16,7 @@ from reported import Page, canary, figures_in, report
 
 from canary_mlflow.analysis.formats import write
 from canary_mlflow.policies import load_policy
-from canary_mlflow.registry.gatekeeper import gate
+from canary_mlflow.registry.judging.gatekeeper import gate
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def judged(shared: Any, usual_session: str, tmp_path_factory: pytest.TempPathFac
     """A store, the files of a report on a version that was blocked, and the version's session."""
     from dataclasses import replace
 
-    from canary_mlflow.registry.acts import bless
+    from canary_mlflow.registry.acts.by_hand import bless
 
     store = replace(shared, model="reported", seed=77)
     bless(store.client, store.model, store.register(usual_session), "a baseline for the test")

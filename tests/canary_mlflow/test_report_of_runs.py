@@ -13,7 +13,7 @@ import pytest
 from reported import Page, a_run, canary, report
 
 from canary_mlflow.policies import load_policy
-from canary_mlflow.registry.gatekeeper import gate
+from canary_mlflow.registry.judging.gatekeeper import gate
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>$x_{$ [a](http://x)\x1b[31m"
 

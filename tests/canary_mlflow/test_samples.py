@@ -14,7 +14,7 @@ from hostile import HOSTILE, obeyed
 
 from canary_mlflow.cli import canary
 from canary_mlflow.errors import UsageError
-from canary_mlflow.registry.acts import bless
+from canary_mlflow.registry.acts.by_hand import bless
 from canary_mlflow.tracking.probes.answers import Answers, repetition
 from canary_mlflow.tracking.samples import FILE, MOST_CHARACTERS, Answer, Samples, read
 

@@ -14,9 +14,9 @@ from tiny_weights import CUT_OFF, NAN, safetensors
 from canary_mlflow.cli import canary
 from canary_mlflow.errors import UsageError
 from canary_mlflow.ledger.rows import Kind
+from canary_mlflow.registry.guard.seal import seal_version
 from canary_mlflow.registry.guard_client import guard_of
-from canary_mlflow.registry.new_version import register_version
-from canary_mlflow.registry.seal import seal_version
+from canary_mlflow.registry.sessions.new_version import register_version
 from canary_mlflow.registry.versions import Weights
 
 
@@ -177,9 +177,9 @@ def test_audit_verify_names_a_file_that_changed_under_a_champion(recorded: Any) 
 
 
 def test_without_a_ledger_the_tags_hold_the_seal(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("seal", "assessment", "gatekeeper", "acts"):
+    for module in ("guard.seal", "judging.assessment", "judging.gatekeeper", "acts.by_hand"):
         monkeypatch.setattr(f"canary_mlflow.registry.{module}.guard_of", lambda client: None)
-    monkeypatch.setattr("canary_mlflow.registry.store.GuardedStore.refuse_reserved", lambda *words: None)
+    monkeypatch.setattr("canary_mlflow.registry.guard.store.GuardedStore.refuse_reserved", lambda *words: None)
     version = recorded.version(runs=2)
     assert recorded.tags(version)["canary.seal"].startswith("1 files, sha256:")
     swap(files_of(recorded, version))

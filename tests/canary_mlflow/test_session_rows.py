@@ -18,14 +18,15 @@ from canary_mlflow.cli import canary
 from canary_mlflow.errors import UsageError
 from canary_mlflow.ledger import table
 from canary_mlflow.ledger.rows import Kind
-from canary_mlflow.registry import assessment, session_rows
-from canary_mlflow.registry.binding import is_same_run, run_digests
+from canary_mlflow.registry.guard.binding import is_same_run, run_digests
+from canary_mlflow.registry.guard.origin import SOURCE_TAG, comes_from
+from canary_mlflow.registry.guard.seal import require_seal, seal_version
 from canary_mlflow.registry.guard_client import guard_of
-from canary_mlflow.registry.new_version import register_version
-from canary_mlflow.registry.origin import SOURCE_TAG, comes_from
-from canary_mlflow.registry.seal import require_seal, seal_version
-from canary_mlflow.registry.session_rows import SEEDS_TAG, Word, begin, record_runs
-from canary_mlflow.registry.sides import read_sides
+from canary_mlflow.registry.judging import assessment
+from canary_mlflow.registry.judging.sides import read_sides
+from canary_mlflow.registry.sessions import rows as session_rows
+from canary_mlflow.registry.sessions.new_version import register_version
+from canary_mlflow.registry.sessions.rows import SEEDS_TAG, Word, begin, record_runs
 from canary_mlflow.registry.versions import SESSION_TAG
 from canary_mlflow.tracking.histories import read_runs
 from canary_mlflow.tracking.rows import read_runs_from
@@ -432,9 +433,9 @@ def test_a_row_that_a_stranger_signed_is_none(guarded: Any, tmp_path: Path, monk
     version = guarded.version()
     with monkeypatch.context() as patch:
         patch.setenv("CANARY_KEYS", str(tmp_path / "keys"))
-        patch.setattr("canary_mlflow.registry.guard.let_sign", lambda connection, *_: table.last(connection))
+        patch.setattr("canary_mlflow.registry.guard.guard.let_sign", lambda connection, *_: table.last(connection))
         added = guarded.run(session_of(guarded, version), 3, slower=1.0, tags={}, nan_at=None, without=())
-        from canary_mlflow.registry.session_rows import _append
+        from canary_mlflow.registry.sessions.rows import _append
 
         guard = guard_of(guarded.client)
         assert guard is not None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from canary_mlflow.registry.acts import bless
+from canary_mlflow.registry.acts.by_hand import bless
 from training.cells import CELL_TAG, MODEL_TAG, cell_of
 from training.command_line import expand, parse
 from training.compose import check, register_schemas

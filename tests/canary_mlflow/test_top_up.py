@@ -11,8 +11,8 @@ from plans import beat, late_policy, looks, plan, with_fresh
 
 from canary_mlflow.launching.plan import Plan
 from canary_mlflow.policies import load_policy
-from canary_mlflow.registry.acts import bless
-from canary_mlflow.registry.gatekeeper import gate
+from canary_mlflow.registry.acts.by_hand import bless
+from canary_mlflow.registry.judging.gatekeeper import gate
 from canary_mlflow.reports.text import render
 from gates.model.policy import Policy, WithoutSource
 from gates.model.rules import Role

@@ -14,8 +14,8 @@ from canary_mlflow.errors import CanaryError, NoSource, UsageError
 from canary_mlflow.launching import projects
 from canary_mlflow.launching.plan import Plan
 from canary_mlflow.policies import load_policy
-from canary_mlflow.registry.gatekeeper import gate
-from canary_mlflow.registry.looks import LOOKS_TAG, Taken, evidence_of, note_look
+from canary_mlflow.registry.judging.gatekeeper import gate
+from canary_mlflow.registry.judging.looks import LOOKS_TAG, Taken, evidence_of, note_look
 from canary_mlflow.tracking.failures import Terminated
 from canary_mlflow.tracking.histories import read_version
 from gates.model.policy import Policy, WithoutSource
@@ -67,7 +67,7 @@ def test_a_look_is_spent_though_its_verdict_was_never_told(
     def broken(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("canary_mlflow.registry.gatekeeper.enact", broken)
+    monkeypatch.setattr("canary_mlflow.registry.judging.gatekeeper.enact", broken)
     with pytest.raises(KeyboardInterrupt):
         gate(guarded.client, guarded.model, going.version, late, by_plan=True)
     assert looks(guarded, guarded.tags(going.version)["canary.session_id"]) == {"1": [1]}

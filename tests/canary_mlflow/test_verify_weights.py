@@ -43,7 +43,7 @@ def sealed(recorded: Any) -> tuple[Any, str, Path]:
     run_id = recorded.children(session)[0]
     recorded.weights(run_id)
     recorded.client.log_text(run_id, "{}", "model/tokenizer/config.json")
-    from canary_mlflow.registry.new_version import register_version
+    from canary_mlflow.registry.sessions.new_version import register_version
 
     version = register_version(recorded.client, recorded.model, session, run_id)
     source = str(recorded.client.get_model_version(recorded.model, version).source)
@@ -124,7 +124,7 @@ def test_an_export_that_was_tampered_with_is_none(sealed: Any, tmp_path: Path, w
     elif what == "key":
         from cryptography.hazmat.primitives.asymmetric import ec
 
-        from canary_mlflow.registry.model_signing import pem
+        from canary_mlflow.registry.guard.model_signing import pem
 
         key = tmp_path / "another.pem"
         key.write_bytes(pem(ec.generate_private_key(ec.SECP256R1()).public_key()))
@@ -155,7 +155,7 @@ def test_what_the_real_model_signing_signs_is_read(sealed: Any, tmp_path: Path) 
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    from canary_mlflow.registry.model_signing import pem
+    from canary_mlflow.registry.guard.model_signing import pem
 
     key = ec.generate_private_key(ec.SECP384R1())
     private, public, file = tmp_path / "key.pem", tmp_path / "key.pub", tmp_path / "model.sig"

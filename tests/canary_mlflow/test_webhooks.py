@@ -23,9 +23,9 @@ from canary_mlflow.notify.outcome import notify_outcome
 from canary_mlflow.notify.session import ask
 from canary_mlflow.notify.webhooks import EVENTS, read_webhooks
 from canary_mlflow.policies import load_policy
-from canary_mlflow.registry.acts import bless
-from canary_mlflow.registry.gatekeeper import gate
-from canary_mlflow.registry.rollback import rollback
+from canary_mlflow.registry.acts.by_hand import bless
+from canary_mlflow.registry.acts.rollback import rollback
+from canary_mlflow.registry.judging.gatekeeper import gate
 from canary_mlflow.reports.card import card_of, card_to_dict
 from canary_mlflow.reports.decision import Decision, decision_from_dict
 

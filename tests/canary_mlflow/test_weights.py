@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import save_file
 from tiny_weights import CUT_OFF, NAN, safetensors
 
-from canary_mlflow.registry import weights
-from canary_mlflow.registry.binding import file_digests
-from canary_mlflow.registry.weights import fault_of
+from canary_mlflow.registry.guard import weights
+from canary_mlflow.registry.guard.binding import file_digests
+from canary_mlflow.registry.guard.weights import fault_of
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
 

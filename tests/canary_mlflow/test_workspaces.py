@@ -18,7 +18,7 @@ from mlflow.exceptions import MlflowException
 from servers import Server
 
 from canary_mlflow.cli import canary
-from canary_mlflow.registry.acts import bless
+from canary_mlflow.registry.acts.by_hand import bless
 from canary_mlflow.tracking.store import prepare_store
 
 PLACES = ("default", "red", "blue")

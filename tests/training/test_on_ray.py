@@ -141,7 +141,7 @@ def test_whatever_ends_the_session_ends_its_runs(cluster: Nodes, workplace: Work
     # Whoever comes next ends what a killed session has left.
     from mlflow import MlflowClient
 
-    from canary_mlflow.registry.leftovers import close_left_open
+    from canary_mlflow.registry.sessions.leftovers import close_left_open
 
     close_left_open(MlflowClient(workplace.uri))
     assert {run.info.status for run in children(workplace)} == {"FAILED"}

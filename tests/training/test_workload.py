@@ -17,8 +17,8 @@ from transformers import GPTNeoXConfig, GPTNeoXForSequenceClassification
 from workplace import Workplace
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.registry.acts import bless
-from canary_mlflow.registry.new_version import register_version
+from canary_mlflow.registry.acts.by_hand import bless
+from canary_mlflow.registry.sessions.new_version import register_version
 from canary_mlflow.registry.versions import Weights
 from canary_mlflow.tracking.session import close_run, create_child_run, finish_session, open_session
 from canary_mlflow.tracking.store import prepare_store

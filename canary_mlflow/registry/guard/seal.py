@@ -1,0 +1,269 @@
+"""The seal of a version: the digest of every file, and what its run found on loading them again, in one signed row.
+
+It is written once, when the version is registered; without it, or with other files, no version becomes champion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from canary_mlflow.errors import UsageError
+from canary_mlflow.ledger.rows import Kind, Row, faults
+from canary_mlflow.registry.actors import current_actor
+from canary_mlflow.registry.guard import weights as weight_files
+from canary_mlflow.registry.guard.binding import Binding, digest_of_all, file_digests, files_at
+from canary_mlflow.registry.guard.origin import is_within
+from canary_mlflow.registry.guard_client import guard_of, record, software
+from canary_mlflow.registry.judging.records import session_of
+from canary_mlflow.registry.policies.in_force import tier_of_run
+from canary_mlflow.registry.remote import ask, is_guarded_server
+from canary_mlflow.registry.versions import WEIGHTS_TAG, Weights, find_version
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+
+    from canary_mlflow.registry.guard.store import GuardedStore
+
+SEAL_TAG = "canary.seal"  # the digest of all files; without a ledger, the only part of a seal
+EVIDENCE_ONLY = "evidence only: no weights to load"
+REGISTER = "register the weights as a new version (canary register SESSION MODEL --weights PATH)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """A version's files as they are now. `fault`: what keeps their weights from being loaded, in words, or ""."""
+
+    digests: Mapping[str, str]
+    fault: str
+
+    @property
+    def artifact(self) -> str:
+        """One digest of all files."""
+        return digest_of_all(self.digests)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sealed:
+    """A seal that held when it was checked. `row`: its number in the ledger; None without a ledger."""
+
+    artifact: str
+    weights: Weights
+    row: int | None = None
+
+
+def seal_version(
+    client: MlflowClient,
+    model: str,
+    version: str,
+    *,
+    weights: Weights = Weights.FILES,
+    evaluation: Mapping[str, Any] | None = None,
+    actor: str | None = None,
+) -> None:
+    """Record what a new version consists of. Files that nobody could load are recorded as such.
+
+    `evaluation`: what the run found when it evaluated its saved weights (`recorded`, `repeated`, `different`, or
+    `failure`). Raises UsageError for a version that is already sealed, StoreError if its files cannot be read.
+    """
+    if is_guarded_server(client):
+        body = {"model": model, "version": version, "weights": str(weights), "evaluation": evaluation}
+        ask(client, "POST", "seals", {key: value for key, value in body.items() if value is not None})
+        return
+    found = find_version(client, model, version)
+    guard = guard_of(client)
+    if guard is not None and (row := seal_of(guard.ledger(model, int(found.version)), found)):
+        raise UsageError(
+            f"version {found.version} of {model!r}: sealed already, in row {row.seq} of the ledger; expected a version "
+            "without a seal; register the files as a new version"
+        )
+    files = read_files(client, found)
+    if guard is not None:
+        refuse_other_weights(guard, found, files)
+    tags = {WEIGHTS_TAG: str(weights), SEAL_TAG: files.artifact}
+    if guard is None:
+        for key, value in tags.items():
+            client.set_model_version_tag(model, found.version, key, value)
+        return
+    tier = tier_of_run(client, found.run_id)
+    record(guard, order_of(found, files, weights, evaluation, tags, actor or current_actor(), tier))
+
+
+def refuse_other_weights(guard: GuardedStore, found: ModelVersion, files: Files) -> None:
+    """Raise UsageError if the files are not those that the version's run had when its session ended. Files of the
+    session itself, which no run made, rest on its script's word: the first ones sealed count for all versions."""
+    session_id = session_of(found)
+    if session_id is None:
+        return
+    life = guard.session_rows(session_id)
+    refuse_changed_weights(found, files, life)
+    if session_id == found.run_id and files.digests:
+        refuse_second_weights(guard, found, files, life)
+
+
+def refuse_changed_weights(found: ModelVersion, files: Files, life: Iterable[Row]) -> None:
+    """Raise UsageError for files that differ from a row of the session. Checked again before an alias moves, as a
+    version may be sealed while its run still trains."""
+    subject = f"version {found.version} of {found.name!r}"
+    for row in life:
+        then = (row.facts.get("weights") or {}).get(found.run_id)
+        if then is not None and then != files.artifact:
+            raise UsageError(
+                f"{subject}: its files are {files.artifact}; row {row.seq} of the "
+                f"ledger says that session {row.alias} ended with {then}; expected those; train it again"
+            )
+        if then is None and files.digests and turned_up(row, found):
+            raise UsageError(
+                f"{subject}: its files are {files.artifact}; row {row.seq} of the ledger says that run {found.run_id} "
+                "had none there; expected those that a run of the session had when it ended; train it again"
+            )
+
+
+def turned_up(row: Row, found: ModelVersion) -> bool:
+    """Whether a row of the session names the version's run without its files or their place, so that the files turned
+    up later. Older rows, which do not name places, cannot tell."""
+    if found.run_id not in (row.facts.get("runs") or {}) or "places" not in row.facts:
+        return False
+    return not is_within(str(found.source), str(row.facts["places"].get(found.run_id, "")))
+
+
+def refuse_second_weights(guard: GuardedStore, found: ModelVersion, files: Files, life: Sequence[Row]) -> None:
+    """Raise UsageError for files of the session itself if its runs save their own, or if other files were sealed."""
+    session_id, subject = str(found.run_id), f"version {found.version} of {found.name!r}"
+    for row in life:
+        if row.facts.get("seeds"):
+            raise UsageError(
+                f"{subject}: its files are those of session {session_id} itself, whose runs save their own (row "
+                f"{row.seq} of the ledger); expected files of one of these; register that run's"
+            )
+    for row in guard.seals_naming(session_id):
+        if row.facts.get("session") == session_id and row.facts.get("artifact") != files.artifact:
+            raise UsageError(
+                f"{subject}: its files are {files.artifact}; row {row.seq} of the ledger sealed "
+                f"{row.facts.get('artifact')} as those of session {session_id}; expected the same; other weights need "
+                "a new session"
+            )
+
+
+def order_of(
+    found: ModelVersion,
+    files: Files,
+    weights: Weights,
+    evaluation: Mapping[str, Any] | None,
+    tags: Mapping[str, str],
+    actor: str,
+    tier: str,
+) -> Any:
+    """The order for the row to write; it concerns no alias and moves none. `tier`: the run's, empty unless it is a
+    shipped one; in the first row about a model it chooses the policy that judges all later versions."""
+    from canary_mlflow.registry.guard.promotion import Order
+
+    binding = Binding(
+        version_created=int(found.creation_timestamp), source=str(found.source), artifact=files.artifact, runs={}
+    )
+    return Order(
+        kind=Kind.SEAL,
+        model=str(found.name),
+        version=str(found.version),
+        word="sealed",
+        binding=binding,
+        actor=actor,
+        reason=files.fault if weights is Weights.FILES and files.fault else f"{len(files.digests)} files",
+        grants=False,
+        moves=False,
+        alias="",
+        facts={
+            "weights": str(weights),
+            "files": dict(files.digests),
+            "fault": files.fault,
+            "evaluation": None if evaluation is None else dict(evaluation),
+            "session": session_of(found),
+            "run": found.run_id,
+            "tier": tier,
+            "software": dict(software()),
+        },
+        tags=tags,
+    )
+
+
+def require_seal(client: MlflowClient, guard: GuardedStore | None, found: ModelVersion) -> Sealed:
+    """The seal of a version that is to become champion. Raises UsageError, naming the file, if the seal is missing or
+    does not hold, if the weights cannot be loaded, or if their evaluation differed from the one in their run."""
+    subject = f"version {found.version} of {found.name!r}"
+    files = read_files(client, found)
+    facts = sealed_facts(guard, found)
+    if facts is None:
+        raise UsageError(f"{subject}: {files.fault or 'it has no seal'}; expected files that were sealed; {REGISTER}")
+    if facts["artifact"] != files.artifact:
+        changed = changed_files(facts.get("files", files.digests), files.digests) or ["its files changed"]
+        raise UsageError(f"{subject}: {changed[0]} since it was sealed; expected the sealed files; {REGISTER}")
+    if guard is not None and (session_id := session_of(found)) is not None:
+        refuse_changed_weights(found, files, guard.session_rows(session_id))
+    weights = Weights(facts["weights"])
+    held = any(name.endswith(".safetensors") for name in files.digests)
+    if files.fault and (held or weights is Weights.FILES):
+        raise UsageError(f"{subject}: {files.fault}; expected weights that can be loaded, all finite; {REGISTER}")
+    if said := disagreement(facts.get("evaluation")):
+        raise UsageError(f"{subject}: {said}; expected equal numbers; train it again")
+    return Sealed(artifact=files.artifact, weights=weights, row=facts.get("seq"))
+
+
+def sealed_facts(guard: GuardedStore | None, found: ModelVersion) -> Mapping[str, Any] | None:
+    """What the seal says, from the ledger's row, or without a ledger from the tags; None for a version without a seal.
+
+    Raises UsageError for a row that no trusted key signed.
+    """
+    if guard is not None:
+        row = seal_of(guard.ledger(str(found.name), int(found.version)), found)
+        if row is None:
+            return None
+        for what in faults(row, None, guard.keys()):
+            raise UsageError(
+                f"version {found.version} of {found.name!r}: its seal, row {row.seq} of the ledger: {what}; expected a "
+                "row that holds; see: canary audit verify"
+            )
+        return row.facts
+    tags: Mapping[str, str] = found.tags or {}
+    if SEAL_TAG not in tags:
+        return None
+    return {"artifact": tags[SEAL_TAG], "weights": tags.get(WEIGHTS_TAG, Weights.FILES)}
+
+
+def seal_of(rows: Iterable[Row], found: ModelVersion) -> Row | None:
+    """The row that sealed the version: the first one, whatever came later."""
+    about = int(found.version), int(found.creation_timestamp)
+    return next((row for row in rows if row.kind == Kind.SEAL and (row.version, row.version_created) == about), None)
+
+
+def read_files(client: MlflowClient, found: ModelVersion) -> Files:
+    """Every file of a version, read whole. Weights are read only once, so that the digest is of the bytes that were
+    checked, even if somebody writes meanwhile. Raises StoreError."""
+    with files_at(client.get_model_version_download_uri(found.name, found.version)) as place:
+        checked: dict[str, str] = {}
+        fault = weight_files.fault_of(place, checked)
+        digests = file_digests(place, checked)
+    late = sorted(name for name in digests if weight_files.is_weights(name) and name not in checked)
+    return Files(digests=digests, fault=fault or (f"{late[0]}: it came while others were read" if late else ""))
+
+
+def changed_files(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What happened to the files that a seal names, in a few words for each."""
+    return [
+        *(f"{name} is gone" for name in sorted(then.keys() - now.keys())),
+        *(f"{name} was added" for name in sorted(now.keys() - then.keys())),
+        *(f"{name} changed" for name in sorted(then.keys() & now.keys()) if then[name] != now[name]),
+    ]
+
+
+def disagreement(evaluation: Mapping[str, Any] | None) -> str:
+    """What the run's own evaluation of its saved weights found wrong with them, in words; '' if nothing."""
+    if not evaluation:
+        return ""
+    if failure := evaluation.get("failure"):
+        return f"its run could not evaluate what it had saved ({failure})"
+    for name in evaluation.get("different") or ():
+        recorded, repeated = (dict(evaluation.get(side) or {}).get(name) for side in ("recorded", "repeated"))
+        return f"its saved weights give {name} {repeated}, its run measured {recorded}"
+    return ""

@@ -1,0 +1,107 @@
+"""Judges sessions without a version: their runs broke off, or nothing is to be registered yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from canary_mlflow.errors import NoSuchModel, UsageError
+from canary_mlflow.notify.delivery import notify
+from canary_mlflow.notify.events import of_decision
+from canary_mlflow.registry.acts.accepting import accepted_facts
+from canary_mlflow.registry.evidence import warnings_of
+from canary_mlflow.registry.guard_client import guard_of
+from canary_mlflow.registry.judging import records
+from canary_mlflow.registry.judging.anchor import against_anchor, read_anchor
+from canary_mlflow.registry.versions import champion_number
+from canary_mlflow.reports.advice import run_page
+from canary_mlflow.reports.decision import Decision, Question
+from canary_mlflow.tracking.histories import fresh_runs, read_runs, read_version, session_runs
+from canary_mlflow.tracking.places import without_password
+from canary_mlflow.tracking.session import get_run, minutes_of_runs
+from gates.judge import judge
+from gates.model.policy import Policy
+from gates.model.records import Version
+from gates.model.verdict import Verdict
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+
+def gate_session(client: MlflowClient, model: str, session_id: str, policy: Policy, lost: str = "") -> Decision:
+    """Judge a session that left no version (its runs crashed), and record the verdict on the session.
+
+    No alias moves and nothing is bootstrapped, as there is no version. The model need not exist yet. `lost`: why the
+    champion's code could not be run beside the runs that broke off, which is noted.
+    """
+    runs = tuple(session_runs(client, session_id))
+    if not runs:
+        raise UsageError(
+            f"session {session_id!r}: found no runs in it; expected at least one; give the id of a parent run"
+        )
+    before, baseline = champion_or_none(client, model), None
+    if before is not None:
+        baseline = replace(read_version(client, model, before), fresh=fresh_runs(client, session_id, before))
+    accepted = accepted_facts(guard_of(client), model)
+    verdict = judge(policy, baseline, Version(model=model, version=None, runs=runs), accepted=accepted)
+    if lost:
+        verdict = replace(
+            verdict, notes=(*verdict.notes, f"the champion's code could not be run for comparison: {lost}")
+        )
+    return on_session(client, model, session_id, verdict, Question.SESSION)
+
+
+def judge_runs(client: MlflowClient, model: str, run_ids: Sequence[str], policy: Policy) -> Decision | None:
+    """Judge runs against the champion and record nothing; None if the model has no champion."""
+    before = champion_or_none(client, model)
+    if before is None:
+        return None
+    candidate = Version(model=model, version=None, runs=read_runs(client, run_ids))
+    verdict = judge_against(client, policy, before, candidate)
+    return Decision(
+        verdict=verdict, model=model, question=Question.CHANGE, champion_before=before, champion_after=before
+    )
+
+
+def gate_change(client: MlflowClient, model: str, session_id: str, policy: Policy) -> Decision:
+    """Judge a session against the champion, and record that on the session; nothing is registered, no alias moves."""
+    candidate = Version(model=model, version=None, runs=tuple(session_runs(client, session_id)))
+    verdict = judge_against(client, policy, champion_or_none(client, model), candidate)
+    return on_session(client, model, session_id, verdict, Question.CHANGE)
+
+
+def judge_against(client: MlflowClient, policy: Policy, before: str | None, candidate: Version) -> Verdict:
+    """The verdict on runs without a version, against the champion (version `before`) and the anchor."""
+    baseline = None if before is None else read_version(client, candidate.model, before)
+    verdict = judge(policy, baseline, candidate, accepted=accepted_facts(guard_of(client), candidate.model))
+    pinned = read_anchor(client, candidate, verdict, before)
+    return against_anchor(policy, pinned, candidate, verdict)
+
+
+def on_session(client: MlflowClient, model: str, session_id: str, verdict: Verdict, question: Question) -> Decision:
+    """Record a verdict without a version on the session that it is about."""
+    before = champion_or_none(client, model)
+    decision = Decision(
+        verdict=verdict,
+        model=model,
+        question=question,
+        champion_before=before,
+        champion_after=before,
+        session_id=session_id,
+        store=without_password(client.tracking_uri),
+        page=run_page(get_run(client, session_id).info.experiment_id, session_id),
+        warnings=warnings_of(client, verdict),
+        run_minutes=minutes_of_runs(client, session_id),
+    )
+    records.publish(client, decision)
+    notify(*of_decision(decision))
+    return decision
+
+
+def champion_or_none(client: MlflowClient, model: str) -> str | None:
+    """The champion's number; None also if the model is not registered yet."""
+    try:
+        return champion_number(client, model)
+    except NoSuchModel:
+        return None

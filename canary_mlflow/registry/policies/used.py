@@ -1,0 +1,143 @@
+"""The policy that led to a verdict, as the ledger's row records it, and what changed since an earlier verdict's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from canary_mlflow.ledger.canonical import digest
+from canary_mlflow.policies import content_of, load_policy, policy_names
+from gates import Policy, policy_to_dict
+from gates.model.rules import Scale
+from gates.model.wording import listed
+
+if TYPE_CHECKING:
+    from canary_mlflow.ledger.rows import Row
+    from canary_mlflow.registry.policies.in_force import InForce
+    from gates.model.verdict import Verdict
+
+FACT = "policy"  # key in a verdict's row; older rows do not have it
+FIRST_KEYS = ("margin", "role")  # keys of a rule that decide most, so they are named first
+IN_PARTS = ("hard", "validity", "looks", "override")
+SPENT = ("alpha_block", "alpha_pass")  # a look spends a share of them, so they differ from look to look
+TRIED = ("alpha_pass",)  # a later try of the same code may spend less of it
+
+
+class Source(StrEnum):
+    """Where a policy came from."""
+
+    ROW = "row"  # the ledger set it
+    SHIPPED = "shipped"  # a file of conf/gate, in a checkout also the project's own
+    FILE = "file"  # any other file
+    SETTINGS = "settings"  # from a session or a caller
+
+
+@dataclass(frozen=True, kw_only=True)
+class Used:
+    """A policy by name and digest. `file`: where it is. `server`: a server chose it, and nobody else could."""
+
+    name: str
+    digest: str
+    source: Source
+    row: int | None = None
+    file: str = ""
+    server: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {**asdict(self), "source": str(self.source)}
+
+
+def used(policy: Policy, governing: InForce | None, file: str, *, server: bool) -> Used:
+    """How a verdict's row names its policy. `governing`: the policy that the ledger sets, if it was the one used."""
+    if governing is not None:
+        return Used(name=governing.name, digest=governing.digest, source=Source.ROW, row=governing.row, server=server)
+    name = str(policy.name)
+    if name in policy_names() and load_policy(name) == policy:
+        file = f"conf/gate/{name}.yaml"
+        return Used(name=name, digest=digest(content_of(name)), source=Source.SHIPPED, file=file, server=server)
+    if file:
+        return Used(name=name, digest=digest(content_of(file)), source=Source.FILE, file=file, server=server)
+    return Used(name=name, digest=digest(policy_to_dict(policy)), source=Source.SETTINGS, server=server)
+
+
+def overruled(policy: Policy, governing: InForce | None, where: str = "") -> str:
+    """What to note if the ledger or a server judges by another policy than the session asked for; '' if by the same."""
+    if governing is None:
+        return ""
+    found = list(differences(policy_to_dict(policy), policy_to_dict(governing.policy)))
+    return f"judged by {governing}{where}, not by the {policy.name} that was given: {listed(found)}" if found else ""
+
+
+def changed_since(rows: Sequence[Row], now: Verdict, by: Used, *, look: bool) -> str:
+    """`policy changed since version 3 was judged: margin of step_cost 10 % → 50 %`; '' if nothing changed, or the
+    champion was not judged. `rows`: those about the model, oldest first. `look`: the verdict is a look of a plan."""
+    verdict = verdict_of_champion(rows)
+    if verdict is None:
+        return ""
+    facts, then = verdict.facts, verdict.facts["verdict"]
+    if FACT not in facts or facts[FACT]["digest"] == by.digest:
+        return ""
+    tried = max(now.attempt, then.get("attempt", 1)) > 1
+    left_out = SPENT if look or then.get("look") else TRIED if tried else ()
+    left, right = (
+        {key: value for key, value in side.items() if key not in left_out} for side in (then["policy"], now.policy)
+    )
+    # Without a baseline, other overlays apply, which change roles.
+    bootstrap = then.get("baseline_version") is None
+    found = [what for what in differences(left, right) if not (bootstrap and what.startswith("role of "))]
+    return f"policy changed since version {verdict.version} was judged: {listed(found)}" if found else ""
+
+
+def verdict_of_champion(rows: Sequence[Row]) -> Row | None:
+    """The verdict that made the current champion; None for a champion made by hand, or if the verdict cannot be
+    read."""
+    moves = [row for row in rows if row.moves and row.alias == "champion"]
+    if not moves:
+        return None
+    try:
+        number = moves[-1].facts.get("verdict_row", moves[-1].seq)
+        row = next(row for row in rows if row.seq == number)
+        return row if isinstance(row.facts["verdict"]["policy"], dict) else None
+    except (StopIteration, KeyError, TypeError, ValueError):
+        return None
+
+
+def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """The differences between two policies, in a few words each, margins first."""
+    left, right = (dict(side.get("rules") or {}) for side in (then, now))
+    both = [name for name in left if name in right]
+    keys = dict.fromkeys((*FIRST_KEYS, *(key for name in both for key in left[name])))
+    for key in keys:
+        for name in both:
+            before, after = left[name].get(key), right[name].get(key)
+            if before != after:
+                log = left[name].get("scale") == right[name].get("scale") == Scale.LOG
+                percent = key == "margin" and log
+                yield f"{key} of {name} {spoken(before, percent)} → {spoken(after, percent)}"
+    yield from (f"rule {name} is gone" for name in left if name not in right)
+    yield from (f"rule {name} is new" for name in right if name not in left)
+    yield from other_keys(then, now)
+
+
+def other_keys(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """The same for everything except the rules. Keys that one side does not have are no differences."""
+    for key in (key for key in then if key in now and key not in ("rules", "overlays", "priors")):
+        if key not in IN_PARTS:
+            yield from [f"{key} {spoken(then[key])} → {spoken(now[key])}"] if then[key] != now[key] else ()
+            continue
+        for part in (part for part in then[key] if part in now[key] and then[key][part] != now[key][part]):
+            yield f"{key}.{part} {spoken(then[key][part])} → {spoken(now[key][part])}"
+    if (then.get("overlays"), then.get("priors")) != (now.get("overlays"), now.get("priors")):
+        yield "its overlays or measured spreads"
+
+
+def spoken(value: Any, percent: bool = False) -> str:
+    """A value as in a policy's file; a margin that is a fraction is shown in percent."""
+    if percent and isinstance(value, int | float):
+        return f"{100 * value:g} %"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return f"{value:g}" if isinstance(value, float) else str(value)

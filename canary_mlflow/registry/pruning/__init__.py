@@ -1,0 +1,1 @@
+"""Large files that no champion, seal or open verdict needs any more."""

@@ -1,0 +1,269 @@
+"""Removes large files of versions that nobody needs any more: first a signed row gives them up, then they are removed.
+
+The order matters: a file that is gone without a row is damage. If the process is killed after the row, the next call
+removes what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from canary_mlflow.errors import NoSuchRun, StoreError, UsageError
+from canary_mlflow.ledger.rows import Kind, Record
+from canary_mlflow.registry.actors import current_actor, refuse_stranger
+from canary_mlflow.registry.guard.binding import Binding, digest_of_all, file_digests, files_at, run_digests
+from canary_mlflow.registry.guard.seal import changed_files, sealed_facts
+from canary_mlflow.registry.guard.server_files import behind_server
+from canary_mlflow.registry.guard_client import record
+from canary_mlflow.registry.judging.records import session_of
+from canary_mlflow.registry.pruning.needed import Known, Terms, read_model, why_it_goes, why_it_stays
+from canary_mlflow.registry.pruning.prunable import Content, content_of, in_use, runs_behind, users_of
+from canary_mlflow.registry.pruning.pruned import BESIDE, BY_TAG, TAG, row_of, session_row
+from canary_mlflow.registry.pruning.unregistered import judged_sessions, verdict_on, why_session_stays
+from canary_mlflow.registry.remote import ask, is_guarded_server
+from canary_mlflow.registry.versions import find_version
+from canary_mlflow.tracking.histories import read_found
+from canary_mlflow.tracking.large_files import refuse_undeletable, remove
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run as MlflowRun
+    from mlflow.entities.model_registry import ModelVersion
+
+    from canary_mlflow.ledger.rows import Row
+    from canary_mlflow.registry.guard.store import GuardedStore
+
+ROUTE = "prunings"
+WORD = "pruned"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fate:
+    """What happens to the large files of a version, or of a session without a version. `files`, `bytes`: number and
+    size of what goes, or has gone. `row`: the ledger's row that gives them up."""
+
+    model: str
+    version: str | None
+    session: str | None
+    goes: bool
+    why: str
+    files: int = 0
+    bytes: int = 0
+    row: int | None = None
+
+
+Weighed = tuple[Fate, Content | None]
+
+
+def plan(client: MlflowClient, model: str, terms: Terms, artifacts: str = "") -> list[Fate]:
+    """What of a model would go and what stays, with the reasons: its versions, then its sessions without a version,
+    newest first. Nothing is written.
+
+    `artifacts`: where the server behind this database keeps its artifacts. Raises NoSuchModel, StoreError.
+    """
+    if is_guarded_server(client):
+        answer = ask(client, "POST", ROUTE, {"model": model, **asdict(terms)}) or {}
+        return [fate_from(one) for one in answer["fates"]]
+    known = read_model(client, model)
+    weighed = [weigh(client, known, one, terms, artifacts)[0] for one in known.newest_first()]
+    sessions = (weigh_session(client, known, run, terms, artifacts) for run in judged_sessions(client, known))
+    weighed += [found[0] for found in sessions if found is not None]
+    return [fate for fate in weighed if not fate.goes or fate.files]
+
+
+def prune(
+    client: MlflowClient,
+    model: str,
+    terms: Terms,
+    artifacts: str = "",
+    *,
+    version: str | None = None,
+    session: str | None = None,
+    actor: str | None = None,
+) -> Fate:
+    """Give up and remove the large files of one version, or of one session without a version. Raises UsageError if it
+    must stay by now, or if its files are not those that were sealed; Refused for somebody who is not allowed to prune;
+    StoreError, before the row is written, if the store does not let files be deleted."""
+    if is_guarded_server(client):
+        what = {"session": session} if version is None else {"version": version}
+        answer = ask(client, "POST", ROUTE, {"model": model, **what, **asdict(terms)}) or {}
+        return fate_from(answer["pruned"])
+    known, who = read_model(client, model), actor or current_actor()
+    subject = f"session {session} of {model!r}" if version is None else f"version {version} of {model!r}"
+    if known.guard is not None:
+        refuse_stranger(known.guard.operators, who, f"files of {subject}")
+    fate, content = weighed_now(client, known, version, session, terms, artifacts)
+    if content is None or not fate.goes:
+        raise UsageError(f"{subject}: it stays: {fate.why}; expected what canary prune names as going")
+    row = row_before(known, content, session)
+    given = {} if content.found is None else sealed_now(known, content.found, content, row, artifacts)
+    refuse_undeletable(content.files, client.tracking_uri)
+    if row is None and version not in known.pruned:
+        row = give_up(client, known, content, fate, given, who)
+    try:
+        remove(content.files, client.tracking_uri)
+    except StoreError as error:
+        where = f"row {row.seq} of the ledger gives the files up, " if row is not None else ""
+        raise StoreError(f"{where}{error}") from error
+    return replace(fate, row=None if row is None else row.seq)
+
+
+def fate_from(plain_values: Mapping[str, Any]) -> Fate:
+    """The fate as a server reports it."""
+    return Fate(**{one.name: plain_values[one.name] for one in fields(Fate)})
+
+
+def weighed_now(
+    client: MlflowClient, known: Known, version: str | None, session: str | None, terms: Terms, artifacts: str
+) -> Weighed:
+    """The fate of the named version or session. Raises UsageError if it does not exist."""
+    if version is not None:
+        return weigh(client, known, find_version(client, known.model, version), terms, artifacts)
+    runs = (run for run in judged_sessions(client, known) if run.info.run_id == session)
+    found = next((weigh_session(client, known, run, terms, artifacts) for run in runs), None)
+    if found is None:
+        raise NoSuchRun(f"session {session} of {known.model!r}: none that was judged and left no version; see prune")
+    return found
+
+
+def weigh(client: MlflowClient, known: Known, found: ModelVersion, terms: Terms, artifacts: str) -> Weighed:
+    """The fate of a version, with its files if they may go."""
+    why = why_it_stays(known, found, terms)
+    fate = Fate(model=known.model, version=str(found.version), session=session_of(found), goes=False, why=why)
+    if why:
+        return fate, None
+    place = behind_server(client.get_model_version_download_uri(found.name, found.version), artifacts)
+    content = content_of(client, found, place, runs_behind(client, known.guard, fate.session), artifacts)
+    if why := in_use(client, content):
+        return replace(fate, why=why), None
+    return going(fate, content, why_it_goes(known, found, terms)), content
+
+
+def weigh_session(client: MlflowClient, known: Known, run: MlflowRun, terms: Terms, artifacts: str) -> Weighed | None:
+    """The same for a session; None if it has a version after all, even of another model."""
+    session_id, why = str(run.info.run_id), why_session_stays(run, terms)
+    fate = Fate(model=known.model, version=None, session=session_id, goes=False, why=why)
+    if why:
+        return fate, None
+    content = content_of(client, None, "", runs_behind(client, known.guard, session_id), artifacts)
+    if next(users_of(client, content), None) is not None:
+        return None
+    if why := in_use(client, content):
+        return replace(fate, why=why), None
+    return going(fate, content, f"{verdict_on(run)}, no version came of it"), content
+
+
+def going(fate: Fate, content: Content, why: str) -> Fate:
+    """The fate of what may go."""
+    size = sum(one.size for one in content.files)
+    return replace(fate, goes=True, why=why, files=len(content.files), bytes=size)
+
+
+def row_before(known: Known, content: Content, session: str | None) -> Row | None:
+    """The earlier row that gave the files up, if the process that wrote it got no further."""
+    if known.guard is None:
+        return None
+    if content.found is not None:
+        return row_of(known.guard, content.found)
+    return session_row(known.guard, known.model, str(session))
+
+
+def sealed_now(known: Known, found: ModelVersion, content: Content, row: Row | None, artifacts: str) -> dict[str, str]:
+    """Name → sha256 of the version's files that go, read now. Raises UsageError if they are not those that were sealed,
+    or given up before: changed files are evidence, and stay."""
+    with files_at(content.place, artifacts) as folder:
+        now = file_digests(folder)
+    if row is not None:
+        gone = {name: digest for name, digest in row.facts["files"].items() if name not in now}
+        since, what = f"since row {row.seq} of the ledger", changed_files(row.facts["files"], {**gone, **now})
+    elif TAG in (found.tags or {}):
+        return {}  # without a ledger, and already begun
+    else:
+        facts = sealed_facts(known.guard, found) or {"artifact": digest_of_all(now)}
+        what = changed_files(facts["files"], now) if "files" in facts else []
+        if not what and facts["artifact"] != digest_of_all(now):
+            what = ["its files changed"]
+        since = "since it was sealed"
+    for one in what:
+        raise UsageError(
+            f"version {found.version} of {found.name!r}: {one} {since}; expected those files, so nothing of it was "
+            "removed; see: canary audit verify"
+        )
+    own = content.own()
+    return {name: digest for name, digest in now.items() if name in own}
+
+
+def give_up(
+    client: MlflowClient, known: Known, content: Content, fate: Fate, given: Mapping[str, str], who: str
+) -> Row | None:
+    """Record that the files are given up: write the row and return it; without a ledger, only set the version's
+    tags."""
+    found, guard = content.found, known.guard
+    tags = {TAG: datetime.now(UTC).isoformat(timespec="seconds"), BY_TAG: who}
+    if guard is None:
+        for key, value in tags.items() if found is not None else ():
+            client.set_model_version_tag(known.model, fate.version, key, value)
+        return None
+    own = set(content.own().values()) if found is not None else set()
+    seen = [run for run in content.runs if run.data.tags.get("canary.role") in ("run", "baseline")]
+    facts: dict[str, Any] = {
+        "files": dict(given),
+        "others": [f"{one.run_id}/{one.path}" for one in content.files if one not in own],
+        "bytes": fate.bytes,
+        "session": fate.session,
+        BESIDE: str(known.standing),
+    }
+    runs = run_digests(read_found(client, seen))
+    if found is None:
+        return guard.append(
+            session_record(guard, known.model, {**facts, "runs": runs, "actor": who, "reason": fate.why})
+        )
+    binding = Binding(
+        version_created=int(found.creation_timestamp),
+        source=str(found.source),
+        artifact=digest_of_all(given),
+        runs=runs,
+    )
+    return record(guard, order_of(found, binding, who, fate.why, facts, tags))
+
+
+def session_record(guard: GuardedStore, model: str, facts: Mapping[str, Any]) -> Record:
+    """A row about the files of a session without a version."""
+    return Record(
+        kind=Kind.PRUNE,
+        workspace=guard._get_active_workspace(),
+        model=model,
+        version=0,
+        version_created=0,
+        alias="",
+        word=WORD,
+        grants=False,
+        moves=False,
+        facts=facts,
+    )
+
+
+def order_of(
+    found: ModelVersion, binding: Binding, who: str, why: str, facts: Mapping[str, Any], tags: Mapping[str, str]
+) -> Any:
+    """The order for a row about a version, without an alias. `binding`: its runs are those behind the version, which
+    may go from now on."""
+    from canary_mlflow.registry.guard.promotion import Order
+
+    return Order(
+        kind=Kind.PRUNE,
+        model=str(found.name),
+        version=str(found.version),
+        word=WORD,
+        binding=binding,
+        actor=who,
+        reason=why,
+        grants=False,
+        moves=False,
+        alias="",
+        facts=facts,
+        tags=tags,
+    )

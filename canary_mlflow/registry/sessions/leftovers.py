@@ -1,0 +1,98 @@
+"""Cleans up after killed processes: runs that read RUNNING, folders, worktrees. The next process ends and removes them.
+
+On the same machine a lease ends with its process. From another machine, only the heartbeat shows whether a process is
+still alive.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from canary_mlflow.registry.sessions.new_version import drop_unsealed
+from canary_mlflow.tracking import owner
+from canary_mlflow.tracking.numbers import whole
+from canary_mlflow.tracking.owner import HEARTBEAT_TAG, LEASE_TAG
+from canary_mlflow.tracking.scratch import remove_left_behind
+from canary_mlflow.tracking.session import PARENT_TAG, close_run, log_tags
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+EXPIRED = 1800.0  # seconds without one: longer than a usable store is ever away, shorter than a user's patience
+PAGE = 1000
+
+
+def clear(client: MlflowClient) -> None:
+    """End and remove what killed processes left behind, and report it; called when a session is opened."""
+    remove_left_behind()
+    if (ended := close_left_open(client)) and sys.stderr is not None:
+        runs = "run" if ended == 1 else "runs"
+        with suppress(OSError, ValueError):  # nobody reads stderr any more
+            sys.stderr.write(f"canary: ended {ended} {runs} of processes that were killed, as FAILED\n")
+
+
+def left_open(client: MlflowClient) -> list[Run]:
+    """The runs that still read RUNNING though the process that held them is gone."""
+    running = _running(client)
+    gone = {text for text in {_lease_of(run) for run in running} if text and _is_over(text, running)}
+    parents = {run.info.run_id for run in running if _lease_of(run) in gone}
+    return [
+        run
+        for run in running
+        if _lease_of(run) in gone or (not _lease_of(run) and run.data.tags.get(PARENT_TAG) in parents)
+    ]
+
+
+def close_left_open(client: MlflowClient) -> int:
+    """End these runs as FAILED (interrupted), and return how many there were. What such a session registered without a
+    seal is removed."""
+    found = left_open(client)
+    for run in found:
+        held_by = owner.read(_lease_of(run))
+        who = f" (pid {held_by.pid} on {held_by.host})" if held_by else ""
+        reason = f"its process{who} ended without saying why"
+        if PARENT_TAG in run.data.tags and run.data.tags.get("canary.role") != "session":
+            close_run(client, run.info.run_id, "interrupted", reason)
+            continue
+        drop_unsealed(client, run.info.run_id)
+        log_tags(client, run.info.run_id, {"canary.failure": "interrupted", "canary.failure_reason": reason})
+        client.set_terminated(run.info.run_id, "FAILED")
+    return len(found)
+
+
+def _running(client: MlflowClient) -> list[Run]:
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    found: list[Run] = []
+    page: str | None = None
+    while True:
+        runs = client.search_runs(
+            experiments,
+            "attributes.status = 'RUNNING' AND tags.`canary.role` LIKE '%'",
+            max_results=PAGE,
+            page_token=page,
+        )
+        found += runs
+        page = runs.token
+        if not page:
+            return found
+
+
+def _lease_of(run: Run) -> str:
+    return str(run.data.tags.get(LEASE_TAG, ""))
+
+
+def _is_over(text: str, running: Sequence[Run]) -> bool:
+    """Whether a lease has ended: its process is gone, or has not been heard from for long."""
+    holder = owner.read(text)
+    if holder is None:
+        return False
+    if (gone := owner.is_gone(holder)) is not None:
+        return gone
+    beats = [run.data.tags.get(HEARTBEAT_TAG, "") for run in running if _lease_of(run) == text]
+    heard = max((beat for beat in map(whole, beats) if beat is not None), default=None)
+    return heard is not None and time.time() - heard > EXPIRED

@@ -1,0 +1,109 @@
+"""Registers a session of a user's own scripts as a model version, with its weights or as evidence only."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from canary_mlflow.errors import UsageError
+from canary_mlflow.registry.evidence import refuse_profile
+from canary_mlflow.registry.sessions.new_version import register_version
+from canary_mlflow.registry.sessions.own import broken_off, check_name
+from canary_mlflow.registry.versions import SESSION_TAG, Weights, quoted
+from canary_mlflow.tracking.fact_tags import facts_in
+from canary_mlflow.tracking.numbers import count
+from canary_mlflow.tracking.session import active_run, child_runs
+from canary_mlflow.tracking.uploading import upload
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+
+def register_session(client: MlflowClient, session_id: str, model: str | None, weights: Path | None) -> tuple[str, str]:
+    """Register a new version with the session as its evidence, and return (model, number); nothing is judged.
+
+    `model`: by default the one that the session was started for. `weights`: the folder of the model that the session
+    trained, which is copied to the session's artifacts. Raises NoSuchRun; UsageError for a session that is still open,
+    has no runs or is already a version's evidence, for an invalid model name, and for a folder without weights or
+    whose model or tokenizer cannot be loaded; StoreError.
+    """
+    session = active_run(client, session_id)
+    refuse_profile(session_id, session.data.tags)
+    name = model or session.data.tags.get("canary.model_name", "")
+    if not name:
+        raise UsageError(f"session {session_id}: it names no model; expected the name of one; add it to the command")
+    check_name(name)
+    refuse_unready(client, session)
+    if weights is not None:
+        check_weights(weights, session_id)
+        refuse_unloadable(weights, session_id, tokens_of(client, session_id))
+        upload(client, session_id, weights, "model")
+    # The session is the source run, as it is not known from which of its runs the weights come.
+    kept = Weights.NONE if weights is None else Weights.FILES
+    return name, register_version(client, name, session_id, session_id, weights=kept)
+
+
+def refuse_unready(client: MlflowClient, session: Run) -> None:
+    """Raise UsageError for a session that cannot be evidence, or already is a version's."""
+    session_id = session.info.run_id
+    if session.info.status == "RUNNING":
+        raise UsageError(f"session {session_id}: it is still open; expected one that has ended; canary session end")
+    if not any(run.data.tags.get("canary.role") == "run" for run in child_runs(client, session_id)):
+        raise UsageError(
+            f"session {session_id}: no runs in it; expected trainings with callbacks=[CanaryCallback()] that ran while "
+            "it was open"
+        )
+    for version in client.search_model_versions(f"tags.`{SESSION_TAG}` = {quoted(session_id)}"):
+        raise UsageError(
+            f"session {session_id}: it is the evidence of {version.name} version {version.version} already; expected a "
+            f"separate session for each version; judge that one: canary gate {version.name} {version.version}"
+        )
+
+
+def flaws_of(client: MlflowClient, session_id: str) -> str:
+    """What a reader should know about a session before it is judged: `1 of its 3 runs broke off (seed 2: …)`; '' if
+    nothing."""
+    runs = [run for run in child_runs(client, session_id) if run.data.tags.get("canary.role") == "run"]
+    broken = broken_off(runs)
+    return broken.replace(" of them", f" of its {len(runs)} runs", 1)
+
+
+def check_weights(folder: Path, session_id: str) -> None:
+    """Raise UsageError unless this is a folder that contains weights."""
+    wanted = "expected the folder that trainer.save_model() wrote, with *.safetensors in it"
+    kept = f"the session is kept: canary register {session_id} --weights FOLDER"
+    if not folder.is_dir():
+        found = "a file" if folder.exists() else "not there"
+        raise UsageError(f"weights {folder.absolute()}: {found}; {wanted}; {kept}")
+    if not any(file.stat().st_size for file in folder.rglob("*.safetensors")):
+        found = ", ".join(sorted(file.name for file in folder.iterdir())[:5]) or "nothing"
+        raise UsageError(f"weights {folder.absolute()}: found {found}; {wanted}; {kept}")
+
+
+def tokens_of(client: MlflowClient, session_id: str) -> int:
+    """The size of the tokenizer that the session's runs recorded; 0 if they had none, or do not agree on one."""
+    sizes = {facts_in(run.data.tags).get("tokenizer.size", "") for run in child_runs(client, session_id)}
+    return count(sizes.pop()) if len(sizes) == 1 else 0
+
+
+def refuse_unloadable(folder: Path, session_id: str, tokens: int) -> None:
+    """Raise UsageError if Transformers cannot load what is in the folder. Tried in a separate process, which loads
+    torch; where there is no torch, it is not tried. `tokens`: the size of the tokenizer to expect, 0 for none."""
+    config = folder / "config.json"
+    if not tokens and not (config.is_file() and b'"architectures"' in config.read_bytes()):
+        return
+    words = [sys.executable, "-m", "training.check_weights", str(folder), "--tokens", str(tokens)]
+    offline = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(words, env=offline, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return
+    if said := json.loads(done.stdout.splitlines()[-1]):
+        raise UsageError(
+            f"weights {folder.absolute()}: {said}; expected the folder that trainer.save_model() wrote; the session is "
+            f"kept: canary register {session_id} --weights FOLDER"
+        )

@@ -1,0 +1,271 @@
+"""A session in the ledger: a row when it begins, one when it has ended, and one for runs that joined it later.
+
+The rows after the first name every run with the digest of what the judge reads of it, as the store had it then. Whoever
+signs a row reads its content from the store: on a server, the server.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from canary_mlflow.errors import CanaryError, StoreError, UsageError, one_line
+from canary_mlflow.ledger.canonical import digest
+from canary_mlflow.ledger.rows import Kind, Record, Row, faults
+from canary_mlflow.registry.actors import current_actor
+from canary_mlflow.registry.acts.act import DONE
+from canary_mlflow.registry.guard.binding import digest_of_all, file_digests, files_at, is_same_run, run_digests
+from canary_mlflow.registry.guard.origin import SOURCE_TAG
+from canary_mlflow.registry.guard_client import guard_of
+from canary_mlflow.registry.remote import ask, is_guarded_server
+from canary_mlflow.registry.versions import SESSION_TAG, quoted
+from canary_mlflow.tracking.histories import FRESH_TAG, read_found
+from canary_mlflow.tracking.session import PARENT_TAG, children_of, get_run
+from gates.facts.differences import recipe
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run as MlflowRun
+
+    from canary_mlflow.registry.guard.store import GuardedStore
+    from gates.model.records import Run
+
+ROLES = ("run", "baseline")
+TRAINED_TAG = "canary.completed"  # of a run that recorded a training, to its end or not
+SEEDS_TAG = "canary.seeds"  # of a session: the seeds that it planned
+WHOLE_TAG = "canary.rows_lost"  # the last tag that a run sends
+COMMIT_TAG = "mlflow.source.git.commit"
+
+
+class Word(StrEnum):
+    """What a row of a session reports."""
+
+    BEGUN = "begun"
+    ADDED = "added"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Named:
+    """A run as a row names it.
+
+    `digest`: of its series and facts (binding.run_digest). `beside`: the champion whose code it repeats, or "".
+    `whole`: it had sent everything; otherwise the rest may still be delivered, until the run is judged. `row`: the
+    number of the row.
+    """
+
+    digest: str
+    role: str
+    seed: str
+    beside: str
+    failure: str
+    deleted: bool
+    whole: bool
+    row: int = 0
+
+
+def begin(client: MlflowClient, session_id: str, model: str) -> None:
+    """Record that a session for this model has begun. Does nothing if the registry has no ledger."""
+    _quietly(client, session_id, model, Word.BEGUN)
+
+
+def record_runs(client: MlflowClient, session_id: str, model: str) -> None:
+    """Record the runs of a session: at its end all of them, later those that have joined since."""
+    _quietly(client, session_id, model, Word.ENDED)
+
+
+def _quietly(client: MlflowClient, session_id: str, model: str, word: Word) -> None:
+    """Write the row, but let no failure stop a training: the guard asks for the row before a verdict."""
+    import sqlalchemy as sa
+    from mlflow.exceptions import MlflowException
+
+    try:
+        write(client, session_id, model, word)
+    except (CanaryError, MlflowException, sa.exc.SQLAlchemyError) as error:
+        if sys.stderr is not None:
+            said = f"canary: session {session_id}: no row in the ledger that it has {word}: {one_line(error)}\n"
+            with suppress(OSError, ValueError):  # nobody reads stderr any more
+                sys.stderr.write(said)
+
+
+def write(client: MlflowClient, session_id: str, model: str, word: Word) -> None:
+    """Write the row, unless the ledger already has all of it. Raises UsageError, StoreError, Refused."""
+    if is_guarded_server(client):
+        ask(client, "POST", "sessions", {"model": model, "session": session_id, "word": str(word)})
+    elif (guard := guard_of(client)) is not None:
+        record(client, guard, session_id, model, word)
+
+
+def record(client: MlflowClient, guard: GuardedStore, session_id: str, model: str, word: Word) -> Row | None:
+    """Write the row into this guard's ledger and return it; None if nothing is new."""
+    parent, rows = get_run(client, session_id), trusted(guard, guard.session_rows(session_id))
+    if word is Word.BEGUN:
+        if rows:
+            raise UsageError(f"session {session_id}: row {rows[0].seq} of the ledger knows it; expected a new one")
+        seeds = parent.data.tags.get(SEEDS_TAG, "").split()
+        facts: dict[str, Any] = {"seeds": seeds, "commit": parent.data.tags.get(COMMIT_TAG, "")}
+        return _append(guard, session_id, model, word, facts)
+    over, before = any(row.word == Word.ENDED for row in rows), named_by(rows)
+    found = [run for run in runs_of(client, session_id) if run.info.status not in ("RUNNING", "SCHEDULED")]
+    found = [run for run in found if not elsewhere(guard, run.info.run_id, session_id)]
+    new = {run_id: one for run_id, one in described(client, found).items() if is_new(one, before.get(run_id))}
+    if over and not new:
+        return None
+    made = [run for run in found if run.data.tags.get("canary.role") == "run"]
+    unnamed = [run for run in made if run.info.run_id in new and run.info.run_id not in before]
+    if over and unnamed:
+        refuse_champion(client, guard, session_id, unnamed[0])
+    facts = {"runs": {run_id: _plain(one) for run_id, one in new.items()}}
+    facts |= {"code": digest(recipe(read_found(client, made))), "commit": _commit(made)}
+    facts |= {"weights": dict(weights_of(unnamed)), "places": places_of(unnamed)}
+    return _append(guard, session_id, model, Word.ADDED if over else Word.ENDED, facts)
+
+
+def refuse_champion(client: MlflowClient, guard: GuardedStore, session_id: str, run: MlflowRun) -> None:
+    """Raise UsageError if a version became champion by this session: its runs are what the next version is compared
+    with, and whoever added runs later could choose that baseline."""
+    evidence = (f"tags.`{SESSION_TAG}` = {quoted(session_id)}", f"run_id = {quoted(session_id)}")
+    versions = {(one.name, one.version): one for text in evidence for one in client.search_model_versions(text)}
+    for found in versions.values():
+        about = int(found.version), int(found.creation_timestamp)
+        for alias in sorted({one.alias for one in guard.guarded_aliases}):
+            moves = (row for row in guard.moves(found.name, alias) if (row.version, row.version_created) == about)
+            if (row := next(moves, None)) is not None:
+                raise UsageError(
+                    f"session {session_id}: version {found.version} of {found.name!r} became {alias} by it in row "
+                    f"{row.seq} of the ledger; found run {run.info.run_id}, which no row names; expected no more runs; "
+                    "train them in a new session, and take that run out of this one"
+                )
+
+
+def _append(guard: GuardedStore, session_id: str, model: str, word: Word, facts: Mapping[str, Any]) -> Row:
+    return guard.append(
+        Record(
+            kind=Kind.SESSION,
+            workspace=guard._get_active_workspace(),
+            model=model,
+            version=0,
+            version_created=0,
+            alias=session_id,
+            word=word,
+            grants=False,
+            moves=False,
+            facts={**facts, "session": session_id, "actor": current_actor()},
+        )
+    )
+
+
+def runs_of(client: MlflowClient, session_id: str) -> list[MlflowRun]:
+    """The runs in a session now, including those in MLflow's bin; for a run without children, that run."""
+    own = get_run(client, session_id)
+    found = [run for run in children_of(client, own, deleted=True) if run.data.tags.get("canary.role") in ROLES]
+    return found or ([own] if own.data.tags.get("canary.role") in ROLES else [])
+
+
+def set_aside(client: MlflowClient, session_id: str) -> list[MlflowRun]:
+    """The runs of a session that recorded a training and have a role by which they count for nothing."""
+    found = children_of(client, get_run(client, session_id))
+    return [run for run in found if TRAINED_TAG in run.data.tags and run.data.tags.get("canary.role") not in ROLES]
+
+
+def described(client: MlflowClient, found: Sequence[MlflowRun], read: Iterable[Run] = ()) -> dict[str, Named]:
+    """Run id → the run as it is now. `read`: runs whose series were already read."""
+    digests = run_digests(read)
+    digests |= run_digests(read_found(client, [run for run in found if run.info.run_id not in digests]))
+    return {run.info.run_id: _named(run, digests[run.info.run_id]) for run in found}
+
+
+def _named(run: MlflowRun, its_digest: str) -> Named:
+    tags = run.data.tags
+    return Named(
+        digest=its_digest,
+        role=tags.get("canary.role", ""),
+        seed=tags.get("canary.seed", ""),
+        beside=tags.get(FRESH_TAG, ""),
+        failure=tags.get("canary.failure", ""),
+        deleted=run.info.lifecycle_stage != "active",
+        whole=WHOLE_TAG in tags,
+    )
+
+
+def _plain(one: Named) -> dict[str, Any]:
+    return {key: value for key, value in asdict(one).items() if key != "row"}
+
+
+def is_new(one: Named, before: Named | None) -> bool:
+    """Whether a row has news about a run: no row named it yet, or what was delivered since has completed it."""
+    return before is None or (not before.whole and not is_same_run(before.digest, one.digest))
+
+
+def named_by(rows: Iterable[Row], about: Iterable[Row] = ()) -> dict[str, Named]:
+    """Run id → the run as the ledger knows it. `about`: rows about the session's version. No later row changes a run
+    that a row named as whole, a verdict judged, or an act by hand made champion."""
+    found: dict[str, Named] = {}
+    for row in sorted((*rows, *about), key=lambda row: row.seq):
+        facts = row.facts
+        if row.kind == Kind.SESSION:
+            for run_id, plain in (facts.get("runs") or {}).items():
+                if run_id not in found or not found[run_id].whole:
+                    found[run_id] = Named(**plain, row=row.seq)
+            continue
+        digests = facts.get("runs") or {}
+        own = digests if row.kind in DONE else (facts.get("verdict") or {}).get("candidate_runs") or ()
+        for run_id in own:
+            its_digest = digests.get(run_id)
+            before = found.get(run_id)
+            if its_digest and (before is None or not before.whole):
+                found[run_id] = Named(
+                    digest=its_digest, role="run", seed=before.seed if before else "", beside="", failure="",
+                    deleted=False, whole=True, row=row.seq,
+                )  # fmt: skip
+    return found
+
+
+def trusted(guard: GuardedStore, rows: Sequence[Row]) -> Sequence[Row]:
+    """The rows. Raises UsageError for one that no trusted key signed."""
+    if rows:
+        keys = guard.keys()
+        for row in rows:
+            for what in faults(row, None, keys):
+                raise UsageError(
+                    f"session {row.alias}: row {row.seq} of the ledger: {what}; expected a row that holds; see: canary "
+                    "audit verify"
+                )
+    return rows
+
+
+def elsewhere(guard: GuardedStore, run_id: str, session_id: str) -> Row | None:
+    """The row by which the run belongs to another session; None if there is none."""
+    rows = (row for row in guard.sessions_naming(run_id) if row.alias != session_id)
+    return next((row for row in rows if run_id in (row.facts.get("runs") or {})), None)
+
+
+def weights_of(runs: Iterable[MlflowRun]) -> Iterator[tuple[str, str]]:
+    """For each run with saved weights: its id, and the digest of their files."""
+    for run in runs:
+        with suppress(StoreError):  # nothing can be registered from an unreadable place
+            with files_at(f"{run.info.artifact_uri}/model") as place:
+                digests = file_digests(place)
+            if digests:
+                yield run.info.run_id, digest_of_all(digests)
+
+
+def places_of(runs: Iterable[MlflowRun]) -> dict[str, str]:
+    """Run id → where its files are, for each run that vouches for files outside its own folder."""
+    tagged = {run.info.run_id: run.data.tags.get(SOURCE_TAG, "") for run in runs}
+    return {run_id: place for run_id, place in tagged.items() if place}
+
+
+def _commit(runs: Iterable[MlflowRun]) -> str:
+    """The commit that the runs recorded; "" if they recorded none, or several."""
+    found = {run.data.tags.get("canary.env.git_commit", "") for run in runs}
+    return found.pop() if len(found) == 1 else ""
+
+
+def moved_to(run: MlflowRun) -> str:
+    """The session that a run is in now."""
+    return str(run.data.tags.get(PARENT_TAG, ""))

@@ -1,0 +1,136 @@
+"""Guards against trying until it passes: how often the same code was tried against the same champion, and the outcomes.
+
+A try is a session that has ended, or a second judgement of a session that has other runs by now. The looks of a plan
+are not counted again: they share one level (gates/model/policy.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from canary_mlflow.ledger.canonical import digest
+from canary_mlflow.ledger.rows import Kind, Row
+from canary_mlflow.registry.actors import current_actor
+from canary_mlflow.registry.sessions.rows import Word
+from gates.facts.differences import recipe
+from gates.model.policy import Policy
+from gates.model.records import Version
+from gates.model.sides import candidate_side
+from gates.model.wording import counted, listed
+
+if TYPE_CHECKING:
+    from canary_mlflow.registry.guard.promotion import Standing
+    from canary_mlflow.registry.guard.store import GuardedStore
+
+ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+SHOWN = 5  # earlier tries that a note lists
+SHORT = 8  # characters of a session's id
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tries:
+    """`number`: which try this is, counted from 1. `earlier`: the outcomes of the tries before it, each in a few words.
+    `stopped`: sessions of this code that somebody ended before they told anything. `open`: sessions of the model that
+    have begun but not ended, each with its day. Neither counts as a try, but both are shown: stopping a session because
+    it goes badly is trying too."""
+
+    number: int = 1
+    earlier: tuple[str, ...] = ()
+    stopped: tuple[str, ...] = ()
+    open: tuple[str, ...] = ()
+
+    def notes(self, champion: str | None, policy: Policy) -> list[str]:
+        """What a reader must know about the tries. `policy`: the one that led to the verdict."""
+        said = []
+        if self.number > 1:
+            first = policy.alpha_pass / policy.looks.share_of_try(self.number)
+            said.append(
+                f"{ordinal(self.number)} try of this code against version {champion}, before it: "
+                f"{listed(list(self.earlier), most=SHOWN)}; PASS at {100 * policy.alpha_pass:.2g} % instead of "
+                f"{100 * first:.2g} %"
+            )
+        if self.stopped:
+            what = "session of this code was" if len(self.stopped) == 1 else "sessions of this code were"
+            said.append(f"{len(self.stopped)} {what} stopped by hand: {listed(list(self.stopped), most=SHOWN)}")
+        if self.open:
+            what = "session has" if len(self.open) == 1 else "sessions have"
+            said.append(f"{len(self.open)} {what} begun and not ended: {listed(list(self.open), most=SHOWN)}")
+        return said
+
+
+def count(
+    guard: GuardedStore, rows: Sequence[Row], session_id: str | None, candidate: Version, champion: Standing
+) -> Tries:
+    """The tries of this code since the champion became champion. `rows`: those about the model."""
+    since = champion.row or 0  # a champion from before the ledger: count all rows
+    after = guard.sessions_after(since)
+    ended = [row for row in after if row.word == Word.ENDED]
+    begun = unended(after, session_id, candidate.model)
+    if champion.version is None:
+        return Tries(open=begun)
+    mine = next((row for row in ended if row.alias == session_id), None)
+    if mine is None:
+        mine = next((row for row in guard.session_rows(session_id or "") if row.word == Word.ENDED), None)
+    code = mine.facts["code"] if mine else digest(recipe(candidate.runs))
+    who = mine.facts.get("actor") if mine else current_actor()
+    same = [
+        row
+        for row in ended
+        if row.alias != session_id
+        and (mine is None or row.seq < mine.seq)
+        and row.facts.get("code") == code
+        # Otherwise people who may not write the model could spend its level, with sessions under other names.
+        and (row.model == candidate.model or row.facts.get("actor") == who)
+    ]
+    before = [row for row in same if has_evidence(row)]
+    stopped = tuple(called(row) for row in same if not has_evidence(row))
+    judged = [row for row in rows if row.kind == Kind.VERDICT and row.seq > since]
+    earlier = [f"session {row.alias[:SHORT]} ({said_of(row.alias, judged)})" for row in before]
+    evidence = {run.run_id for run in candidate_side(candidate.runs).evidence}
+    earlier += looks_before(session_id, judged, evidence)
+    return Tries(number=len(earlier) + 1, earlier=tuple(earlier), stopped=stopped, open=begun)
+
+
+def unended(after: Sequence[Row], session_id: str | None, model: str) -> tuple[str, ...]:
+    """The model's sessions that have begun and not ended, except this one."""
+    over = {row.alias for row in after if row.word == Word.ENDED}
+    return tuple(
+        called(row)
+        for row in after
+        if row.word == Word.BEGUN and row.model == model and row.alias not in {*over, session_id}
+    )
+
+
+def called(row: Row) -> str:
+    """A session, with the day of its row."""
+    return f"{row.alias[:SHORT]} on {str(row.facts.get('time', ''))[:10]}"
+
+
+def has_evidence(row: Row) -> bool:
+    """Whether any run of an ended session tells something about its code; a run that was only stopped does not."""
+    made = [run for run in (row.facts.get("runs") or {}).values() if run.get("role") == "run"]
+    return any(run.get("failure") != "interrupted" for run in made)
+
+
+def said_of(session_id: str, judged: Sequence[Row]) -> str:
+    """The last verdict on a session."""
+    found = [row for row in judged if row.facts.get("session") == session_id]
+    return f"version {found[-1].version}: {found[-1].word}" if found else "not judged"
+
+
+def looks_before(session_id: str | None, judged: Sequence[Row], now: set[str]) -> list[str]:
+    """Earlier judgements of this session, outside a plan of looks, when it had other runs."""
+    sets: dict[frozenset[str], str] = {}
+    for row in judged:
+        verdict = row.facts.get("verdict") or {}
+        had = frozenset(verdict.get("candidate_runs") or ())
+        if row.facts.get("session") == session_id and verdict.get("look") is None and had != now:
+            sets[had] = f"its own {counted(len(had), 'run')}: {row.word}"
+    return list(sets.values())
+
+
+def ordinal(number: int) -> str:
+    """`third`, `11th`."""
+    return ORDINALS[number - 1] if number <= len(ORDINALS) else f"{number}th"
