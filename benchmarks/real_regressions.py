@@ -26,7 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 from campaign_tables import write  # the path is set above
-from regression_rows import HARMLESS, LATER, OWN, ROWS, THREADS, UNSEEN, WIDER, Row
+from regression_rows import HARMLESS, LATER, OWN, ROWS, SILENT, THREADS, UNSEEN, WIDER, Row
 
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.reports.facts import differing
@@ -147,7 +147,8 @@ def main() -> None:
     given = parser.parse_args()
     there = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
     if given.table or given.write:
-        marks = {"unseen": UNSEEN, "later": LATER, "wider": WIDER, "own": OWN, "threads": THREADS}
+        marks = {"unseen": UNSEEN, "later": LATER, "wider": WIDER, "own": OWN, "threads": THREADS,
+                 "silent": SILENT}
         parts = {f"{mark} regressions": [one for one in there if one["name"] in {row.name for row in rows}]
                  for mark, rows in marks.items()}  # fmt: skip
         known = {id(one) for part in parts.values() for one in part}

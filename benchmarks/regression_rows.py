@@ -78,6 +78,14 @@ def first_loss_otherwise(good: Seen, bad: Seen) -> bool:
     return not math.isclose(loss(good), loss(bad), rel_tol=1e-3)
 
 
+def other_course(good: Seen, bad: Seen) -> bool:
+    """Some logged loss or gradient norm differs by more than a thousandth."""
+    return any(
+        not math.isclose(row.get(key, 0.0), other.get(key, 0.0), rel_tol=1e-3, abs_tol=1e-4)
+        for row, other in zip(good["rows"], bad["rows"], strict=False) for key in ("loss", "grad_norm")
+    )  # fmt: skip
+
+
 def later_loss(good: Seen, bad: Seen) -> bool:
     """The first step is the same, a later one is not."""
     return bool(good["rows"][0] == bad["rows"][0] and good["rows"][1:] != bad["rows"][1:])
@@ -330,7 +338,54 @@ THREADS = tuple(
          gradient_apart(1.001)),
     )
 )  # fmt: skip
-ROWS = (*SEEN, *UNSEEN, *LATER, *WIDER, *OWN, *THREADS)
+SILENT = tuple(
+    Row(script="silent.py", name=name, source=source, base=base, culprit=culprit, good=good, bad=bad, kind=name,
+        shows=shows)
+    for name, source, base, (culprit, good, bad), shows in (
+        ("double-eos", "trl#4908", MIDDLE, ("trl", "0.27.2", "0.28.0"), other_course),
+        ("by-name", "trl#4509, trl#4778", MIDDLE, ("trl", "0.25.1", "0.26.2"), other_weights),
+        ("twice-aux", "trl#4078", MIDDLE, ("trl", "0.22.2", "0.23.1"), first_loss_otherwise),
+        ("group-reference", "trl#3516", {**OLD, "transformers": "4.52.4", "accelerate": "1.7.0"},
+         ("trl", "0.17.0", "0.18.2"), other_course),
+        ("group-top-k", "trl#3494", {**OLD, "transformers": "4.52.4", "accelerate": "1.7.0"},
+         ("trl", "0.17.0", "0.18.2"), other_course),
+        ("group-temperature", "trl#3029", {**OLD, "transformers": "4.49.0", "accelerate": "1.4.0"},
+         ("trl", "0.15.2", "0.16.1"), other_course),
+        ("group-truncated", "trl#6439", NEW, ("trl", "1.8.0", "1.9.2"), other_course),
+        ("group-length", "trl#6264", NEW, ("trl", "1.9.2", "1.10.0"), other_course),
+        ("reward-eos", "trl#4093", MIDDLE, ("trl", "0.23.1", "0.24.0"), first_loss_otherwise),
+        ("divergence", "trl#4171", MIDDLE, ("trl", "0.23.1", "0.24.0"), other_course),
+        ("kto-batches", "trl#2153", {**OLDER, "transformers": "4.46.3"}, ("trl", "0.11.4", "0.12.2"), other_course),
+        ("distilled", "trl#6357", NEW, ("trl", "1.8.0", "1.9.2"), first_loss_otherwise),
+        ("pad-is-eos", "trl#3200", {**OLD, "transformers": "4.50.3"}, ("trl", "0.16.1", "0.17.0"),
+         first_loss_otherwise),
+        ("untied", "transformers#44931", V5, ("transformers", "4.57.3", "5.3.0"), first_loss_otherwise),
+        ("inverse-layers", "transformers#44380", {**OLDER, "transformers": "4.43.4"},
+         ("transformers", "4.43.4", "4.48.3"), first_loss_otherwise),
+        ("left-scores", "transformers#46782", NEW, ("transformers", "5.12.1", "5.14.1"), first_loss_otherwise),
+        ("whole-words", "transformers#36903", {**OLD, "transformers": "4.50.3"},
+         ("transformers", "4.50.3", "4.51.3"), first_loss_otherwise),
+        ("whole-words-again", "transformers#39485", MIDDLE, ("transformers", "4.56.2", "4.57.3"),
+         first_loss_otherwise),
+        ("flattened", "transformers#39194", {**MIDDLE, "transformers": "4.53.3"},
+         ("transformers", "4.53.3", "4.54.1"), first_loss_otherwise),
+        ("loraplus", "peft#3503", NEW, ("peft", "0.20.0", "0.21.2"), other_course),
+        ("lorafa", "peft#3315", NEW, ("peft", "0.19.1", "0.20.0"), other_course),
+        ("half-adapter", "peft#1706", OLDER, ("peft", "0.10.0", "0.11.1"), other_course),
+        ("regex-embedding", "peft#2649", MIDDLE, ("peft", "0.16.0", "0.17.0"), saves_otherwise),
+        ("expert-layers", "peft#3318", MIDDLE, ("peft", "0.19.1", "0.20.0"),
+         lambda good, bad: good["trainable"] != bad["trainable"]),
+        ("contiguous", "datasets#7133", OLDER, ("datasets", "2.21.0", "3.0.2"), first_loss_otherwise),
+        ("resumed-late", "accelerate#4071", NEW, ("accelerate", "1.13.0", "1.15.0"), resumes_otherwise),
+        ("backend", "unsloth#8444, transformers#47553", V5, ("transformers", "4.57.3", "5.3.0"),
+         lambda good, bad: good["class"] != bad["class"]),
+        ("reports", "transformers#41375", V5, ("transformers", "4.57.3", "5.3.0"),
+         lambda good, bad: bool(good["reports"]) and not bad["reports"]),
+        ("leak", "sentence-transformers#3204, accelerate#3391", OLD, ("accelerate", "1.4.0", "1.3.0"),
+         lambda good, bad: bad["peaks"][-1] - bad["peaks"][0] > 100 + good["peaks"][-1] - good["peaks"][0]),
+    )
+)  # fmt: skip
+ROWS = (*SEEN, *UNSEEN, *LATER, *WIDER, *OWN, *THREADS, *SILENT)
 CONSECUTIVE = {
     "accelerate": ("whole-accumulation", "1.11.0 1.12.0 1.13.0 1.14.0 1.15.0"),
     "peft": ("whole-lora", "0.17.1 0.18.1 0.19.1 0.20.0 0.21.2"),
@@ -347,6 +402,19 @@ CLOSE = (
     ("group-accumulation", MIDDLE, "trl", "0.23.0", "0.23.1"),
 )
 """Neighbours of the releases of THREADS, with the same trainings."""
+CLOSE_SILENT = (
+    ("double-eos", MIDDLE, "trl", "0.26.1", "0.26.2"),
+    ("group-top-k", {**OLD, "transformers": "4.52.4", "accelerate": "1.7.0"}, "trl", "0.18.1", "0.18.2"),
+    ("whole-words", MIDDLE, "transformers", "4.56.1", "4.56.2"),
+    ("loraplus", NEW, "peft", "0.21.1", "0.21.2"),
+    ("contiguous", OLDER, "datasets", "3.0.1", "3.0.2"),
+    ("resumed-late", MIDDLE, "accelerate", "1.10.0", "1.10.1"),
+    ("untied", MIDDLE, "tokenizers", "0.22.0", "0.22.1"),
+    ("neftune", V5, "transformers", "5.1.0", "5.2.0"),
+    ("adapted", {**NEW, "peft": "0.19.1"}, "peft", "0.19.1", "0.20.0"),
+    ("kto-lately", NEW, "trl", "1.4.0", "1.5.1"),
+)
+"""As CLOSE, for SILENT; in the last three much of the code was written anew, and is to compute the same."""
 HARMLESS = (
     Row(name="transformers-4.57.3-5.0.0", source="consecutive releases", base={**MIDDLE, "peft": "0.18.1"},
         culprit="transformers", good="4.57.3", bad="5.0.0", kind="template", shows=lambda good, bad: True, innocents={},
@@ -355,6 +423,7 @@ HARMLESS = (
           kind=kind, shows=lambda good, bad: True, innocents={})
       for package, (kind, versions) in CONSECUTIVE.items() for good, bad in pairwise(versions.split())),
     *(Row(name=f"{kind}-{good}-{bad}", source="close releases", base=base, culprit=package, good=good, bad=bad,
-          kind=kind, shows=lambda good, bad: True, script="threads.py")
-      for kind, base, package, good, bad in CLOSE),
+          kind=kind, shows=lambda good, bad: True, script=script)
+      for script, rows in (("threads.py", CLOSE), ("silent.py", CLOSE_SILENT))
+      for kind, base, package, good, bad in rows),
 )  # fmt: skip
