@@ -48,7 +48,7 @@ class Course(Seen):
     def on_log(self, args: object, state: object, control: object, logs: dict | None = None, **named: object) -> None:
         super().on_log(args, state, control, logs, **named)
         timed = ("runtime", "per_second", "time")
-        numbers = {key: value for key, value in (logs or {}).items() if not key.endswith(timed)}
+        numbers = {key: value for key, value in (logs or {}).items() if value is not None and not key.endswith(timed)}
         self.all.append({"at": state.global_step, **{key: float(value) for key, value in numbers.items()}})
 
     def told(self, folder: str, **more: object) -> dict[str, object]:

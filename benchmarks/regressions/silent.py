@@ -126,14 +126,14 @@ def kto_batches(folder: str) -> dict[str, object]:
 
 
 def distilled(folder: str) -> dict[str, object]:
-    """A teacher's answers, of a tokenizer that pads with what ends a text."""
+    """A teacher's judgement of own answers, of a tokenizer that pads with what ends a text."""
     from trl.experimental.gkd import GKDConfig, GKDTrainer
 
     words, draw, seen = tokenizer(), random.Random(0), Course()
     words.pad_token = words.eos_token
     words.chat_template = "{% for m in messages %}{{ m['content'] }} <eos> {% endfor %}"
     rows = [{"messages": [*turns(text(draw, 3, 6), "user"), *turns(text(draw, 3, 8))]} for _ in range(64)]
-    args = GKDConfig(**common(folder, bf16=False, lmbda=0.0, max_length=64, gradient_checkpointing=False))
+    args = GKDConfig(**common(folder, bf16=False, lmbda=1.0, max_new_tokens=64, max_length=64, gradient_checkpointing=False))
     teacher = model()
     with torch.no_grad():
         teacher.lm_head.weight.mul_(3)
@@ -243,10 +243,10 @@ def lorafa(folder: str) -> dict[str, object]:
     from peft.optimizers import create_lorafa_optimizer
 
     adapted = get_peft_model(
-        model(), LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"], rank_pattern={"v_proj": 16},
+        model(), LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"], rank_pattern={"v_proj": 32},
                             task_type="CAUSAL_LM")
     )  # fmt: skip
-    return steered(folder, adapted, create_lorafa_optimizer(model=adapted, r=4, lora_alpha=8, lr=1e-2))
+    return steered(folder, adapted, create_lorafa_optimizer(model=adapted, r=4, lora_alpha=8, lr=0.1))
 
 
 def half_adapter(folder: str) -> dict[str, object]:
@@ -260,7 +260,7 @@ def regex_embedding(folder: str) -> dict[str, object]:
     """An adapter of the embedding, named by a pattern, saved."""
     from peft import LoraConfig, get_peft_model
 
-    wanted = LoraConfig(r=4, target_modules=r".*(embed_tokens|q_proj)$", task_type="CAUSAL_LM")
+    wanted = LoraConfig(r=4, target_modules=r".*(embed_\w+|q_proj)$", task_type="CAUSAL_LM")
     trainer, seen = language(folder, get_peft_model(kept(folder), wanted))
     trainer.train()
     trainer.model.save_pretrained(str(Path(folder) / "saved"))
