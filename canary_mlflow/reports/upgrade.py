@@ -5,30 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from canary_mlflow.reports.facts import differing
+from canary_mlflow.upgrading.accounts import LOGGED
 from canary_mlflow.upgrading.outcome import Culprit, Default, PackageSets, Upgrade
 from gates.facts.check import said
+from gates.facts.exact import bare
 from gates.model.wording import counted, listed
 
 SHOWN = 5
 
 
 def lines(found: Upgrade) -> Iterator[str]:
-    """The report for people."""
-    yield f"{found.outcome}  {_changes(found)}"
-    if found.finding.open:
-        yield f"  Not comparable: {found.finding.open}."
-    for one in found.finding.symptoms[:SHOWN]:
-        yield f"  BLOCK {one.said}"
-    if len(found.finding.symptoms) > SHOWN:
-        yield f"  and {len(found.finding.symptoms) - SHOWN} more"
+    """The report for people: what changed, which package does it, and what to do, before everything else."""
+    flipped = {default.key for default in found.defaults}
+    others = [one for one in differing(found.finding.differences) if not one.decides and one.key not in flipped]
+    yield f"{found.outcome}  {_headline(found, [*map(said, others)])}"
+    if found.outcome == "BLOCK":
+        yield f"  To do: {advice(found)}."
+    told = clauses(found)
+    for clause in told[1:SHOWN]:
+        yield f"  BLOCK {clause}"
+    if len(told) > SHOWN:
+        yield f"  and {len(told) - SHOWN} more"
     if found.culprit is not None:
-        yield f"  {explained(found.culprit)}"
+        yield f"  {explained(found.culprit)} Moved: {_changes(found)}."
         if rest := found.culprit.unexplained:
             left = listed(rest, SHOWN, clauses=True)
             yield f"  Not with that alone, so that another package has a part in it: {left}."
     yield from _defaults(found.defaults)
-    flipped = {default.key for default in found.defaults}
-    others = [one for one in differing(found.finding.differences) if not one.decides and one.key not in flipped]
     if others:
         yield f"  Also differs: {listed([*map(said, others)], SHOWN, clauses=True)}."
     if found.finding.besides:
@@ -43,6 +46,37 @@ def lines(found: Upgrade) -> Iterator[str]:
         yield "  No fact that differs is harm by itself; canary ab tells what it costs."
     if found.probes:
         yield f"  {spent(found)}."
+
+
+def _headline(found: Upgrade, others: Sequence[str]) -> str:
+    """`trl 1.14.2 → 1.15.0: first loss 0.6931 → 2.773 (4 times)`, with the culprit if it is known."""
+    finding, culprit = found.finding, found.culprit
+    moved = culprit.moves if culprit else found.changes
+    first = [*clauses(found), *([f"not comparable, {finding.open}"] if finding.open else []),
+             *(f"default flipped, {one.key} {one.before} → {one.now}" for one in found.defaults), *others,
+             *finding.besides, *finding.work]  # fmt: skip
+    why = f": {first[0]}" if first and found.outcome != "PASS" else ""
+    return f"{listed([*map(str, moved)], SHOWN) or 'nothing moves'}{why}"
+
+
+def clauses(found: Upgrade) -> list[str]:
+    """What blocks, each once: a first value is a fact and part of a course."""
+    facts = {bare(one.key) for one in found.finding.symptoms}
+    again = {f"{LOGGED}{key}" for key in ("loss", "grad_norm") if f"first.{key}.1" in facts}
+    return [one.said for one in found.finding.symptoms if one.key not in again]
+
+
+def advice(found: Upgrade) -> str:
+    """What to do about what blocks: the old default, the release that is fine, or the last one that was."""
+    culprit = found.culprit
+    guilty = ", ".join(f"{one.name}={one.before}" for one in found.defaults if one.explains)
+    ways = [f"set {guilty}, as it was by default"] if guilty else []
+    if culprit is None:
+        return listed([*ways, "leave out --no-bisect to learn which package it is"], SHOWN, clauses=True)
+    if culprit.fixed_in and culprit.fixed_in != culprit.moves[0].before:
+        ways.append(f"move {culprit.packages[0].name} to {culprit.fixed_in} instead, which is fine")
+    pins = ", ".join(f"{one.name}=={one.before}" if one.before else f"no {one.name}" for one in culprit.moves)
+    return "; or ".join([*ways, f"keep {pins}"])
 
 
 def spent(found: Upgrade) -> str:
@@ -69,10 +103,7 @@ def explained(culprit: Culprit) -> str:
 
 
 def _defaults(defaults: Sequence[Default]) -> Iterator[str]:
-    """The old defaults to set, then the first changed defaults, and how many more there are."""
-    if guilty := [one for one in defaults if one.explains]:
-        old = ", ".join(f"{one.name}={one.before}" for one in guilty)
-        yield f"  Set {old} to its old default: then nothing here blocks."
+    """The first changed defaults, those that explain it before all others, and how many more there are."""
     word = {True: "it explains it", False: "it does not explain it", None: "not tried"}
     for one in sorted(defaults, key=lambda one: not one.explains)[:SHOWN]:
         yield f"  Default flipped: {one.key} {one.before} → {one.now} ({word[one.explains]})."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from canary_mlflow.upgrading.judging import Diagnosis
@@ -35,6 +35,13 @@ class Culprit:
     skipped: tuple[str, ...] = ()  # releases between that could not be tried
     needs: tuple[Change, ...] = ()  # what cannot stay where it was when these move
     unexplained: tuple[str, ...] = ()
+
+    @property
+    def moves(self) -> tuple[Change, ...]:
+        """The packages, of a single one from its last release that is fine to the first that is not."""
+        if not self.release:
+            return self.packages
+        return (replace(self.packages[0], before=self.good_release, now=self.release),)
 
 
 @dataclass(frozen=True, kw_only=True)

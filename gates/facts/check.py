@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 
 from gates.facts.differences import CONFIGURATION, differences
@@ -19,6 +20,9 @@ NAMES = {
     "data.rows": "rows trained on",
     "first.labels": "labels of the first step",
     "first.loss.1": "first loss",
+    **{f"first.loss.{step}": f"loss of step {step}" for step in (2, 3)},
+    "first.grad_norm.1": "first gradient norm",
+    **{f"first.grad_norm.{step}": f"gradient norm of step {step}" for step in (2, 3)},
     "first.tokens": "tokens of the first step",
     "training.groups": "the optimizer's groups",
     "parameters.trainable": "trainable parameters",
@@ -32,6 +36,7 @@ NAMES = {
     **{f"outcome.resumed_{what}": f"{what} after a checkpoint" for what in ("model", "optimizer", "scheduler")},
     "outcome.resumed_random": "random state after a checkpoint",
 }
+_DIGESTED = re.compile(r"(.*), ([0-9a-f]{16})")
 SHOWN = 3  # differences that a reason names
 LONGEST = 60  # characters of a value
 UNCHANGED = "configuration, data and seeds are the same, but"
@@ -109,7 +114,8 @@ def alone(policy: Policy) -> bool:
 def said(one: Difference) -> str:
     """`first loss 0.6931 → 2.773 (4.00 times) in seeds 0, 1, 2`."""
     before, now = (side.partition(" | ")[0] for side in (one.baseline, one.candidate))
-    values = _numbers(before, now) or _groups(before, now) or " → ".join(around_difference(before, now, LONGEST))
+    told = _numbers(before, now) or _groups(before, now) or _digested(before, now)
+    values = told or " → ".join(around_difference(before, now, LONGEST))
     seeds = f" in {'seed' if len(one.seeds) == 1 else 'seeds'} {', '.join(map(str, one.seeds))}" if one.seeds else ""
     variant = f"{variant_of(one.key)}: " if variant_of(one.key) else ""
     return f"{variant}{NAMES.get(bare(one.key), bare(one.key))} {values}{seeds}"
@@ -130,6 +136,14 @@ def _groups(before: str, now: str) -> str:
                  if left.get(key) != right.get(key)]  # fmt: skip
         return ", ".join(apart)
     return f"{len(here)} → {len(there)}"
+
+
+def _digested(before: str, now: str) -> str:
+    """What two contents hold, without their digests: `38 → 42`, or `38, and others` where as many differ."""
+    here, there = (_DIGESTED.fullmatch(side) for side in (before, now))
+    if not here or not there:
+        return ""
+    return f"{here[1]} → {there[1]}" if here[1] != there[1] else f"{here[1]}, but others ({here[2]} → {there[2]})"
 
 
 def _numbers(before: str, now: str) -> str:

@@ -316,6 +316,8 @@ def test_a_release_that_the_baseline_has_is_not_tried_again(monkeypatch: pytest.
         "the packages asked for once more",
     ]  # fmt: skip
     told = "\n".join(lines(found))
+    first = "BLOCK  trl 2 → 1: first loss 1 → 4 (4 times) in seed 0"
+    assert told.splitlines()[:2] == [first, "  To do: keep trl==2."]
     assert "trl 2 → 1 explains it; 2 is fine." in told
     assert "4 trainings, 4.0 minutes; 2 environments built in 2.0 minutes, 2 reused." in told
 
@@ -437,7 +439,7 @@ def test_the_fewest_defaults_that_explain_are_named(guilty: set[str] | None, tol
     assert {one.name: one.explains for one in found} == told
     named = "\n".join(lines(Upgrade(outcome="BLOCK", changes=(), finding=Diagnosis(symptoms=(), differences=()),
                                     defaults=found)))  # fmt: skip
-    assert ("Set bf16=false" in named) is (guilty is not None and "bf16" in guilty)
+    assert ("set bf16=false" in named) is (guilty is not None and "bf16" in guilty)
 
 
 def test_what_an_upgrade_makes_worse_without_another_loss_blocks() -> None:
