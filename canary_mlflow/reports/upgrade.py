@@ -12,6 +12,8 @@ from gates.facts.exact import bare
 from gates.model.wording import counted, listed
 
 SHOWN = 5
+COURSES = ("loss", "grad_norm")
+"""Values whose first steps are facts, and whose course is compared too."""
 
 
 def lines(found: Upgrade) -> Iterator[str]:
@@ -60,22 +62,27 @@ def _headline(found: Upgrade, others: Sequence[str]) -> str:
 
 
 def clauses(found: Upgrade) -> list[str]:
-    """What blocks, each once: a first value is a fact and part of a course."""
-    facts = {bare(one.key) for one in found.finding.symptoms}
-    again = {f"{LOGGED}{key}" for key in ("loss", "grad_norm") if f"first.{key}.1" in facts}
-    return [one.said for one in found.finding.symptoms if one.key not in again]
+    """What blocks, each once: of a loss, the first step that differs, be it told as a fact or of its course."""
+    told: dict[str, str] = {}
+    for one in found.finding.symptoms:
+        name = next(
+            (name for name in COURSES if bare(one.key).startswith((f"first.{name}.", f"{LOGGED}{name}"))), one.key
+        )
+        told.setdefault(name, one.said)
+    return [*told.values()]
 
 
 def advice(found: Upgrade) -> str:
     """What to do about what blocks: the old default, the release that is fine, or the last one that was."""
     culprit = found.culprit
+    moves = culprit.moves if culprit else found.changes
     guilty = ", ".join(f"{one.name}={one.before}" for one in found.defaults if one.explains)
     ways = [f"set {guilty}, as it was by default"] if guilty else []
-    if culprit is None:
+    if culprit is None and len(moves) != 1:
         return listed([*ways, "leave out --no-bisect to learn which package it is"], SHOWN, clauses=True)
-    if culprit.fixed_in and culprit.fixed_in != culprit.moves[0].before:
+    if culprit and culprit.fixed_in and culprit.fixed_in != culprit.moves[0].before:
         ways.append(f"move {culprit.packages[0].name} to {culprit.fixed_in} instead, which is fine")
-    pins = ", ".join(f"{one.name}=={one.before}" if one.before else f"no {one.name}" for one in culprit.moves)
+    pins = ", ".join(f"{one.name}=={one.before}" if one.before else f"no {one.name}" for one in moves)
     return "; or ".join([*ways, f"keep {pins}"])
 
 

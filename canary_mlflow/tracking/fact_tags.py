@@ -14,6 +14,8 @@ PREFIX = "canary.facts."
 DATA = "canary.data."
 """Tags in which our own canaries record how many rows were dropped and cut, which are facts too."""
 LONGEST_VALUE = 300  # characters; a longer one is kept as its beginning and a digest
+LONGEST_TABLE = 5000
+"""As LONGEST_VALUE, of a table in JSON, whose parts are compared."""
 LONGEST_TAG = 7500  # characters; MLflow refuses more than 8000, or cuts them, and what is left is not JSON
 DIGITS = 16
 
@@ -52,7 +54,8 @@ def as_text(value: object) -> str:
         value = sorted(map(str, value))
     readable = jsonable(value)
     text = readable if isinstance(readable, str) else json.dumps(readable, sort_keys=True)
-    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}… {digest(text)}"
+    longest = LONGEST_TABLE if text.startswith("[{") else LONGEST_VALUE
+    return text if len(text) <= longest else f"{text[:LONGEST_VALUE]}… {digest(text)}"
 
 
 def digest(text: str) -> str:

@@ -41,6 +41,8 @@ REPEATS = 3
 LEAST = {"cost.outside": 0.5, "cost.loading": 32.0, "cost.memory": 32.0, "cost.step": 0.0}
 """Seconds and MiB that are not worth a word. A package's first use alone takes a quarter of a second more or less from
 one release to the next (peft 0.18 → 0.19)."""
+READERS = ("_class", "_type", "architectures", "auto_map")
+"""How settings end that say which class reads what is saved."""
 COSTS = {
     "cost.outside": ("CPU time outside of steps", "s"),
     "cost.loading": ("memory before the first step, without imports,", "MiB"),
@@ -56,6 +58,8 @@ class Account:
     course: Course
     saved: Sequence[tuple[str, Tensors]]
     texts: Sequence[tuple[str, Mapping[str, bool | None]]] = ()  # name, keys as transcript.keys has them
+    values: Sequence[tuple[str, Mapping[str, str]]] = ()  # name, settings as transcript.values has them
+    reporters: Mapping[int, frozenset[str]] = field(default_factory=dict)  # of each trainer
     costs: Mapping[str, float] = field(default_factory=dict)
     unit: float = 1.0  # seconds of the loop that `cost.outside` is counted in
 
@@ -64,8 +68,10 @@ def read(folder: Path) -> Account:
     """The transcripts of a probe; an empty account where there is none."""
     told = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     course: dict[tuple[int, str], list[tuple[int, float]]] = {}
+    reporters: dict[int, frozenset[str]] = {}
     first = 0
     for one in told:
+        reporters |= {first + trainer: frozenset(names) for trainer, names in one["reporters"]}
         for row in one["logged"]:
             for key, value in row["values"].items():
                 course.setdefault((first + row["trainer"], key), []).append((row["step"], value))
@@ -80,7 +86,9 @@ def read(folder: Path) -> Account:
         costs["cost.loading"] = max(first for first, _ in peaks)
         costs["cost.memory"] = max(last - first for first, last in peaks)
     texts = [(one["file"], one["keys"]) for process in told for one in process["texts"]]
-    return Account(course=course, saved=saved, texts=texts, costs=costs, unit=kernel)
+    values = [(one["file"], one["values"]) for process in told for one in process["texts"]]
+    return Account(course=course, saved=saved, texts=texts, values=values, reporters=reporters, costs=costs,
+                   unit=kernel)  # fmt: skip
 
 
 def other_course(before: Sequence[Account], now: Account, rounding: float) -> Iterator[tuple[str, str]]:
@@ -94,8 +102,9 @@ def other_course(before: Sequence[Account], now: Account, rounding: float) -> It
         place, known = (trainer, at), known if place == (trainer, at) else worst
         step, value = steady[trainer, key][at]
         values = now.course.get((trainer, key), ())
-        if not values and at == 0 and key.startswith("eval_"):
-            yield f"{LOGGED}{key}", f"{key} is not logged any more"
+        if not values and at == 0:
+            kind = LOGGED if key.startswith("eval_") else BESIDES  # a library may call it otherwise
+            yield f"{kind}{key}", f"{key} is not logged any more"
         if at >= len(values):
             continue
         apart = _apart(key, value, values[at][1])
@@ -213,6 +222,27 @@ def other_texts(before: Sequence[Account], now: Account) -> Iterator[tuple[str, 
         ):
             if found:
                 yield f"{kind}:{name}", f"{name} {verb} {listed(found, 1)}"
+
+
+def other_values(before: Sequence[Account], now: Account) -> Iterator[tuple[str, str]]:
+    """(key, clause) for each saved text that says otherwise what it says every time. That a reader is sent to another
+    class blocks, as it may not have that; other settings are shown."""
+    first, *again = (_by_occurrence(one.values) for one in before)
+    theirs = _by_occurrence(now.values)
+    for place, held in first.items():
+        there = theirs.get(place, {})
+        steady = (key for key in sorted(held) if all(one.get(place, {}).get(key) == held[key] for one in again))
+        for key in steady:
+            if key in there and there[key] != held[key]:
+                kind = "saved.reader" if key.endswith(READERS) else f"{BESIDES}value"
+                yield f"{kind}:{place[0]}:{key}", f"{key} in {place[0]} {held[key]} → {there[key]}"
+
+
+def other_reporters(before: Account, now: Account) -> Iterator[tuple[str, str]]:
+    """(key, clause) for what a trainer sends its values to no more."""
+    for trainer, names in before.reporters.items():
+        for name in sorted(names - now.reporters.get(trainer, names)):
+            yield f"reported:{name}", f"values are no longer sent to {name.removesuffix('Callback')}"
 
 
 def _by_occurrence(saved: Sequence[tuple[str, Held]]) -> dict[tuple[str, int], Held]:

@@ -8,7 +8,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from canary_mlflow.upgrading.accounts import BESIDES, REPEATS, dearer, other_course, other_files, other_texts
+from canary_mlflow.upgrading.accounts import (
+    BESIDES,
+    REPEATS,
+    dearer,
+    other_course,
+    other_files,
+    other_reporters,
+    other_texts,
+    other_values,
+)
 from canary_mlflow.upgrading.probing import Probe
 from gates.facts.check import said
 from gates.facts.exact import DEFAULTED, LOOSEST, ROUNDING, bare, fact_differences, regressions
@@ -19,6 +28,8 @@ from gates.model.verdict import Difference
 CRASH = "crash"
 INVARIANTS = "invariants"
 NONFINITE = "nonfinite"
+FOLLOWS = ("first.loss", "first.grad_norm")
+"""What differs because something else does, such as the tokens: told after it."""
 BUDGET = {"flops": 0.2, "traffic": 0.2, "allocated": 0.2}
 """By how much more a step may ask for before that blocks: the gate's limits for its cost and its memory."""
 
@@ -85,7 +96,7 @@ def compare(baseline: Sequence[Probe], candidate: Sequence[Probe]) -> Diagnosis:
     return Diagnosis(
         symptoms=(
             *crash,
-            *symptoms,
+            *sorted(symptoms, key=lambda one: bare(one.key).startswith(FOLLOWS)),
             *_hard(runs, now.runs),
             *_more_work(before.runs, now.runs),
             *(one for one in did if not one.key.startswith(BESIDES)),
@@ -106,7 +117,8 @@ def _did_otherwise(baseline: Sequence[Probe], now: Probe) -> list[Symptom]:
     before = [probe.account for probe in baseline]
     first: dict[str, str] = {}
     found = (other_course(before, now.account, rounding), other_files(before, now.account),
-             other_texts(before, now.account))  # fmt: skip
+             other_texts(before, now.account), other_values(before, now.account),
+             other_reporters(before[0], now.account))  # fmt: skip
     for key, clause in chain.from_iterable(found):
         first.setdefault(key, clause)
     return [Symptom(key=key, said=clause) for key, clause in first.items()]

@@ -32,8 +32,11 @@ SAVERS = {
 }
 """What saves texts with its save_pretrained, into a folder, by the names that it has in different releases."""
 TEXTS = (".json", ".jinja", ".txt")
+REPORTERS = "transformers.integrations"
+"""Where the callbacks are that send values elsewhere."""
 NUMBER = "_canary_number"
 LONGEST = 2**20  # bytes; of a longer text only the name is kept
+LONGEST_NAME, LONGEST_LIST = 80, 300
 NOTHING: tuple[Any, ...] = (None, "", [], {})
 
 
@@ -47,6 +50,7 @@ class Transcript:
         self.logged: list[dict[str, Any]] = []
         self.saved: list[dict[str, Any]] = []
         self.texts: list[dict[str, Any]] = []
+        self.reporters: dict[int, list[str]] = {}
         self.imports = Imports()
         self.trained = 0.0
         self.training = self.aside = False
@@ -73,6 +77,7 @@ class Transcript:
             answer = log(own, *given, **named)
             logged = given[0] if given else named["logs"]
             numbers = {key: float(value) for key, value in logged.items() if isinstance(value, (int, float))}
+            self.reporters[self.number(own)] = reporters(own)
             self.logged.append({"trainer": self.number(own), "step": own.state.global_step, "values": numbers})
             return answer
 
@@ -142,7 +147,7 @@ class Transcript:
             before = texts(save_directory)
             answer = save(own, save_directory, *given, **named)
             self.texts += [
-                {"file": path.name, "keys": keys(path, type(own))}
+                {"file": path.name, "keys": keys(path, type(own)), "values": values(path)}
                 for path, changed in texts(save_directory).items() if before.get(path) != changed
             ]  # fmt: skip
             return answer
@@ -171,7 +176,7 @@ class Transcript:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(json.dumps({
             "logged": self.logged, "saved": self.saved, "texts": self.texts, "memory": self.memory, "outside": outside,
-            "kernel": sum(self.kernels) / len(self.kernels),
+            "kernel": sum(self.kernels) / len(self.kernels), "reporters": [*self.reporters.items()],
         }))  # fmt: skip
 
 
@@ -222,15 +227,44 @@ def keys(path: Path, owner: type) -> dict[str, bool | None]:
     """What a table in JSON holds, by name, and whether `owner`, the class that saved it, assumes it for a missing
     key; {} for any other text, or a long one. None for what tells a reader nothing: no value, or a name that begins
     with _, a library's own note, such as the folder that a model was loaded from."""
+    assumed = defaults(owner)
+    return {
+        key: None if value in NOTHING or key.startswith("_") else key in assumed and bool(assumed[key] == value)
+        for key, value in table(path).items()
+    }
+
+
+def values(path: Path) -> dict[str, str]:
+    """What a table in JSON says, by name, as far as that is the same in every run: settings, not the folders or
+    releases that it was made with."""
+    settings = {key: setting(value) for key, value in table(path).items() if not key.startswith("_")}
+    return {key: value for key, value in settings.items() if value and "version" not in key}
+
+
+def setting(value: Any) -> str:
+    """A number, a truth, a name, or a list of those in any order; '' for anything else."""
+    if isinstance(value, list):
+        parts = sorted(map(setting, value))
+        told = ", ".join(parts) if all(parts) else ""
+        return told if len(told) <= LONGEST_LIST else ""
+    if isinstance(value, str):
+        return value if len(value) <= LONGEST_NAME and not {*"/\\"} & {*value} else ""
+    return json.dumps(value) if isinstance(value, (bool, int, float)) else ""
+
+
+def table(path: Path) -> dict[str, Any]:
+    """A table in JSON, by name; {} for any other text, or a long one."""
     try:
         body = json.loads(path.read_text()) if path.suffix == ".json" and path.stat().st_size <= LONGEST else None
     except (OSError, ValueError):
         return {}
-    assumed = defaults(owner)
-    return {
-        key: None if value in NOTHING or key.startswith("_") else key in assumed and bool(assumed[key] == value)
-        for key, value in sorted(body.items())
-    } if isinstance(body, dict) else {}  # fmt: skip
+    return dict(sorted(body.items())) if isinstance(body, dict) else {}
+
+
+def reporters(trainer: Any) -> list[str]:
+    """The callbacks of a trainer that send its values elsewhere."""
+    called = getattr(getattr(trainer, "callback_handler", None), "callbacks", ())
+    return sorted({type(one).__name__ for one in called if type(one).__module__.startswith(REPORTERS)})
 
 
 def defaults(owner: type) -> dict[str, Any]:

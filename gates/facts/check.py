@@ -118,7 +118,8 @@ def said(one: Difference) -> str:
     values = told or " → ".join(around_difference(before, now, LONGEST))
     seeds = f" in {'seed' if len(one.seeds) == 1 else 'seeds'} {', '.join(map(str, one.seeds))}" if one.seeds else ""
     variant = f"{variant_of(one.key)}: " if variant_of(one.key) else ""
-    return f"{variant}{NAMES.get(bare(one.key), bare(one.key))} {values}{seeds}"
+    name = bare(one.key).replace("data.tokens.", "the data's ")
+    return f"{variant}{NAMES.get(name, name)} {values}{seeds}"
 
 
 def _groups(before: str, now: str) -> str:

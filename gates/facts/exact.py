@@ -36,6 +36,8 @@ DEFAULTED = (ARGUMENTS, "model.", "adapter.", "generation.")
 
 ROUNDING = {"fp32": 1e-5, "tf32": 1e-3, "bf16": 1e-2, "fp16": 1e-2}
 LOOSEST = 1e-2
+MANTISSA = {"bfloat16": 7, "float16": 10, "float32": 23}
+FINEST = 52
 GROWS = 10.0
 """By how much an error of rounding may grow from one step to the next, through the weights that it moves."""
 
@@ -336,10 +338,17 @@ def _other_groups(one: Difference) -> bool:
 
 
 def _coarser(one: Difference) -> bool:
-    """Whether a precision has fewer digits than before, in a training that asked for neither."""
-    if bare(one.key) != "training.precision":
-        return False
-    return any(ROUNDING.get(now, 0.0) > ROUNDING.get(before, LOOSEST) for before, now in _pairs(one).values())
+    """Whether a precision, or the type of what trains, has fewer digits than before, in a training that asked for
+    neither."""
+    key = bare(one.key)
+    if key == "training.precision":
+        return any(ROUNDING.get(now, 0.0) > ROUNDING.get(before, LOOSEST) for before, now in _pairs(one).values())
+    return key == "parameters.dtype" and any(_digits(now) < _digits(before) for before, now in _pairs(one).values())
+
+
+def _digits(types: str) -> int:
+    """The mantissa's bits of the coarsest float in `8 of bfloat16, 2 of float32`; of others nothing is said."""
+    return min((MANTISSA.get(one.split(" of ")[-1], FINEST) for one in types.split(", ")), default=FINEST)
 
 
 OF_EQUAL_CODE: tuple[Kind, ...] = (_trains_less, _ends_otherwise)

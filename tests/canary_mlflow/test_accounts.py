@@ -21,7 +21,7 @@ from canary_mlflow.upgrading.transcript import FOLDER, Transcript, told
 SCRIPT = """
 import sys, torch
 from safetensors.torch import save_file
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 from canary_mlflow.upgrading.transcript import Transcript
 folder = sys.argv[1]
 Transcript(folder + "/transcripts").watch()
@@ -34,12 +34,15 @@ class Net(torch.nn.Module):
     def forward(self, x, labels=None):
         return {"loss": ((self.layer(x) - labels) ** 2).mean(), "logits": self.layer(x)}
 
+class SendsCallback(TrainerCallback):
+    __module__ = "transformers.integrations.own"
+
 class Own(Trainer):
     __hash__ = None  # as of a trainer that is a dataclass (trl 0.26's ORPOTrainer)
 
 rows = [{"x": torch.ones(1), "labels": torch.zeros(1)}] * 8
 args = TrainingArguments(folder, max_steps=3, logging_steps=1, use_cpu=True, report_to="none", save_strategy="no")
-Trainer(Net(), args, train_dataset=rows).train()
+Trainer(Net(), args, train_dataset=rows, callbacks=[SendsCallback()]).train()
 other = Own(Net(), args)
 other.evaluate(rows)
 sum(at for at in range(20_000_000))
@@ -68,6 +71,10 @@ def test_all_trainers_files_and_costs_of_a_process_are_written_down(tmp_path: Pa
         ("meta.bin", {"d": ((1,), "torch.float32", None)}),
     ]
     assert [name for name, _ in found.texts] == ["config.json", "generation_config.json"]
+    assert found.reporters == {0: {"SendsCallback"}, 1: frozenset()}
+    said = found.values[0][1]
+    assert (said["intermediate_size"], said["model_type"]) == ("8", "llama")
+    assert not {"transformers_version", "bos_token_id"} & {*said}
     held = found.texts[0][1]
     assert held["hidden_size"] is True  # LlamaConfig's own
     assert held["intermediate_size"] is held["model_type"] is False
@@ -115,7 +122,7 @@ def account(folder: Path, logged: Mapping[str, Sequence[float]], **saved: Sequen
         for at in steps
     ]
     files = [{"file": "model.safetensors", "tensors": saved}] if saved else []
-    told = {"logged": rows, "saved": files, "texts": [], "memory": [], "outside": 1.0, "kernel": 1.0}
+    told = {"logged": rows, "saved": files, "texts": [], "reporters": [], "memory": [], "outside": 1.0, "kernel": 1.0}
     (folder / "1.json").write_text(json.dumps(told))
     return accounts.read(folder)
 
@@ -222,6 +229,41 @@ def test_a_text_that_no_longer_holds_what_it_held_is_named(now: list[tuple[str, 
     assert [f"{key.partition(':')[0]}: {clause}" for key, clause in accounts.other_texts([here], saved(*now))] == said
     unsteady = saved()
     assert list(accounts.other_texts([here, unsteady], saved(*now))) == []
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        ({"read_class": "Old", "top_k": "50"}, []),
+        ({"read_class": "New", "top_k": "50"}, ["saved.reader: read_class in a.json Old → New"]),
+        ({"read_class": "Old", "top_k": "20"}, ["besides.value: top_k in a.json 50 → 20"]),
+        ({"read_class": "Old"}, []),  # told as a key that is lacking
+    ],
+)
+def test_a_saved_text_that_says_otherwise_is_named(now: dict[str, str], said: list[str]) -> None:
+    def saved(**values: str) -> accounts.Account:
+        return accounts.Account(course={}, saved=(), values=[("a.json", values)])
+
+    here, there = saved(read_class="Old", top_k="50"), saved(**now)
+    found = [f"{key.partition(':')[0]}: {clause}" for key, clause in accounts.other_values([here], there)]
+    assert found == said
+    unsteady = saved(read_class="Once", top_k="1")
+    assert list(accounts.other_values([here, unsteady], there)) == []
+
+
+def test_values_that_are_sent_elsewhere_no_more_are_named() -> None:
+    def sends(*names: str) -> accounts.Account:
+        return accounts.Account(course={}, saved=(), reporters={0: frozenset(names)})
+
+    here = sends("WandbCallback", "MLflowCallback")
+    told = [clause for _, clause in accounts.other_reporters(here, sends("MLflowCallback", "NewCallback"))]
+    assert told == ["values are no longer sent to Wandb"]
+    assert list(accounts.other_reporters(here, accounts.Account(course={}, saved=()))) == []  # it never logged
+
+
+def test_a_metric_that_is_logged_no_more_is_shown(tmp_path: Path) -> None:
+    here, there = account(tmp_path / "a", {"kl": [0.1], "loss": [1.0]}), account(tmp_path / "b", {"loss": [1.0]})
+    assert [*accounts.other_course([here], there, 1e-5)] == [("besides.kl", "kl is not logged any more")]
 
 
 def test_what_a_library_may_define_anew_is_shown_and_does_not_decide(tmp_path: Path) -> None:

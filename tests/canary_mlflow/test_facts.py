@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from click.testing import CliRunner, Result
 from datasets import Dataset
 from mlflow import MlflowClient
@@ -20,6 +21,7 @@ from canary_mlflow.cli import canary
 from canary_mlflow.tracking.data_facts import tokens_in
 from canary_mlflow.tracking.fact_tags import LONGEST_TAG, facts_in, to_tags
 from canary_mlflow.tracking.histories import session_runs
+from canary_mlflow.tracking.probes.facts import groups_of
 
 pytestmark = pytest.mark.usefixtures("unpublished")
 
@@ -259,6 +261,15 @@ def test_a_setting_that_explains_nothing_excuses_nothing(told: Any) -> None:
     assert shown.startswith("COMPARISON, a gate would say BLOCK")
     assert "no setting that was changed can explain trainable parameters 14080 → 9280, " in shown
     assert "Changed: adam_epsilon 1e-08 → 1.0001e-08." in shown
+
+
+def test_many_groups_of_an_optimizer_are_kept_whole_as_their_parts_are_compared() -> None:
+    layers = [torch.nn.Parameter(torch.ones(1)) for _ in range(24)]
+    groups = [{"params": [one], "lr": 0.9**at, "names": [f"layer {at}"]} for at, one in enumerate(layers)]
+    told = groups_of(torch.optim.AdamW(groups))
+    kept = facts_in(to_tags({"training": {"precision": "fp32", "groups": told}}))["training.groups"]
+    assert [one["initial_lr"] for one in json.loads(kept)] == [one["lr"] for one in groups]
+    assert "layer 3" not in kept
 
 
 def test_facts_beyond_one_tag_go_on_in_the_next_and_no_json_says_nothing() -> None:

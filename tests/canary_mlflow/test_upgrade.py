@@ -450,6 +450,12 @@ def test_what_an_upgrade_makes_worse_without_another_loss_blocks() -> None:
     assert blocked({"first_grad_norm.1": "1.5549"}, {"first_grad_norm.1": "1.5601"}) == []
     assert blocked({"training_precision": "fp32"}, {"training_precision": "bf16"}) == ["training.precision"]
     assert blocked({"training_precision": "bf16"}, {"training_precision": "fp32"}) == []
+    coarse, mixed, fine = (
+        {"training_precision": "bf16", "parameters_dtype": types}
+        for types in ("8 of bfloat16", "2 of bfloat16, 6 of float32", "8 of float32")
+    )
+    assert blocked(fine, coarse) == blocked(fine, mixed) == ["parameters.dtype"]
+    assert blocked(coarse, fine) == blocked(coarse, coarse) == []
 
 
 def test_other_groups_of_the_optimizer_block_however_they_are_implemented() -> None:

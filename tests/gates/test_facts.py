@@ -64,7 +64,7 @@ def facts_in(verdict: Any) -> dict[str, Difference]:
     ("changes", "said"),
     [
         ({"facts": {"parameters.trainable": "512"}}, "trainable parameters 14080 → 512"),
-        ({"facts": {"data.tokens.input_ids": "1016 in 80 rows, longest 23, 0ddb"}}, "data.tokens.input_ids 936 in 80"),
+        ({"facts": {"data.tokens.input_ids": "1016 in 80 rows, longest 23, 0ddb"}}, "the data's input_ids 936 in 80"),
         ({"loss": 20.0}, "first loss 5 → 20 (4 times) in seeds 0, 1, 2"),
     ],
 )

@@ -30,6 +30,9 @@ NO_SETTING = frozenset({"_attn_implementation_autoset", "_name_or_path", "archit
                         "transformers_version"})  # fmt: skip
 """Keys of arguments and configurations that tell where something comes from, or that we set ourselves."""
 
+UNTOLD = ("params", "lr", "names")
+"""Keys of an optimizer's group that are no settings."""
+
 Found = dict[str, Any]
 
 
@@ -159,7 +162,7 @@ def groups_of(optimizer: Any) -> str:
     """The settings of each parameter group, with its number of tensors; the learning rate is the initial one."""
     said = []
     for group in optimizer.param_groups:
-        own = {key: value for key, value in group.items() if key not in ("params", "lr") and value not in (None, False)}
+        own = {key: value for key, value in group.items() if key not in UNTOLD and value not in (None, False)}
         rate = {} if "initial_lr" in group or "lr" not in group else {"initial_lr": float(group["lr"])}
         said.append({**own, **rate, "tensors": len(group["params"])})
     return json.dumps(jsonable(said), sort_keys=True)
