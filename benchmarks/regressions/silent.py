@@ -20,7 +20,6 @@ from train import (
     labelled,
     lora,
     model,
-    reader,
     reward,
     run,
     text,
@@ -60,13 +59,6 @@ def tuned(folder: str, start: object, **given: object) -> dict[str, object]:
                          callbacks=callbacks(seen))  # fmt: skip
     trainer.train()
     return seen.told(folder, weights=str(next(trainer.model.parameters()).dtype))
-
-
-def by_name(folder: str) -> dict[str, object]:
-    """A model in bfloat16, given by its folder."""
-    place = str(Path(folder) / "model")
-    model().to(torch.bfloat16).save_pretrained(place)
-    return tuned(folder, place, gradient_checkpointing=False)
 
 
 def experts(**more: object) -> torch.nn.Module:
@@ -114,17 +106,6 @@ def divergence(folder: str) -> dict[str, object]:
     return dpo(folder, bf16=False, f_divergence_type=FDivergenceType.JS_DIVERGENCE)
 
 
-def kto_batches(folder: str) -> dict[str, object]:
-    """KTO that accumulates gradients: which answers is the divergence estimated from?"""
-    from trl import KTOConfig, KTOTrainer
-
-    seen = Course()
-    args = KTOConfig(**common(folder, gradient_accumulation_steps=4, max_length=32, max_prompt_length=16))
-    KTOTrainer(model=model(), ref_model=model(), args=args, train_dataset=labelled(), callbacks=callbacks(seen),
-               **reader(KTOTrainer)).train()  # fmt: skip
-    return seen.told(folder)
-
-
 def distilled(folder: str) -> dict[str, object]:
     """A teacher's judgement of own answers, of a tokenizer that pads with what ends a text."""
     from trl.experimental.gkd import GKDConfig, GKDTrainer
@@ -133,7 +114,9 @@ def distilled(folder: str) -> dict[str, object]:
     words.pad_token = words.eos_token
     words.chat_template = "{% for m in messages %}{{ m['content'] }} <eos> {% endfor %}"
     rows = [{"messages": [*turns(text(draw, 3, 6), "user"), *turns(text(draw, 3, 8))]} for _ in range(64)]
-    args = GKDConfig(**common(folder, bf16=False, lmbda=1.0, max_new_tokens=64, max_length=64, gradient_checkpointing=False))
+    args = GKDConfig(
+        **common(folder, bf16=False, lmbda=1.0, max_new_tokens=64, max_length=64, gradient_checkpointing=False)
+    )
     teacher = model()
     with torch.no_grad():
         teacher.lm_head.weight.mul_(3)
@@ -203,17 +186,6 @@ def whole_words(folder: str, **given: object) -> dict[str, object]:
                        intermediate_size=64, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)  # fmt: skip
     Trainer(model=BertForMaskedLM(small), args=TrainingArguments(**common(folder)), train_dataset=rows,
             data_collator=DataCollatorForWholeWordMask(words, **given), callbacks=callbacks(seen)).train()  # fmt: skip
-    return seen.told(folder)
-
-
-def flattened(folder: str) -> dict[str, object]:
-    """Rows in one sequence, told apart by their positions."""
-    from transformers import DataCollatorWithFlattening
-
-    words, seen = tokenizer(), Course()
-    rows = texts().map(lambda row: {"input_ids": words(row["text"])["input_ids"]}, remove_columns=["text"])
-    Trainer(model=model(initializer_range=0.4), args=TrainingArguments(**common(folder)), train_dataset=rows,
-            data_collator=DataCollatorWithFlattening(), callbacks=callbacks(seen)).train()  # fmt: skip
     return seen.told(folder)
 
 
@@ -356,7 +328,6 @@ def with_(kind: Callable[..., dict[str, object]], **given: object) -> Callable[[
 SHORT = {"max_completion_length": 8, "temperature": 1.0}
 KINDS = {
     "double-eos": double_eos,
-    "by-name": by_name,
     "twice-aux": twice_aux,
     "pad-is-eos": pad_is_eos,
     "group-reference": with_(group, **SHORT, top_k=203),
@@ -366,14 +337,11 @@ KINDS = {
     "group-length": with_(group, max_steps=2),
     "reward-eos": with_(reward, bf16=False),
     "divergence": divergence,
-    "kto-batches": kto_batches,
     "distilled": distilled,
     "untied": untied,
     "inverse-layers": inverse_layers,
     "left-scores": left_scores,
     "whole-words": with_(whole_words, mask_replace_prob=0.5, random_replace_prob=0.5),
-    "whole-words-again": whole_words,
-    "flattened": flattened,
     "loraplus": loraplus,
     "lorafa": lorafa,
     "half-adapter": half_adapter,
