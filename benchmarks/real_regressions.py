@@ -147,8 +147,7 @@ def main() -> None:
     given = parser.parse_args()
     there = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
     if given.table or given.write:
-        marks = {"unseen": UNSEEN, "later": LATER, "wider": WIDER, "own": OWN, "threads": THREADS,
-                 "silent": SILENT}
+        marks = {"unseen": UNSEEN, "later": LATER, "wider": WIDER, "own": OWN, "threads": THREADS, "silent": SILENT}
         parts = {f"{mark} regressions": [one for one in there if one["name"] in {row.name for row in rows}]
                  for mark, rows in marks.items()}  # fmt: skip
         known = {id(one) for part in parts.values() for one in part}
