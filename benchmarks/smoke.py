@@ -45,7 +45,8 @@ class Session:
 
 def session(folder: Path, words: list[str]) -> Session:
     """One session in `folder`, which holds its store and its cache."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
+    # Where bytecode may not be written, no session is warm: each process compiles the libraries anew.
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW_") and k != "PYTHONDONTWRITEBYTECODE"}
     began, started, before = time.time(), time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         [sys.executable, "-m", "training", *words],

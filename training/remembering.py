@@ -15,6 +15,8 @@ from typing import Any
 
 from canary_mlflow.tracking.places import cache_dir
 
+RECORDS = ("dist-info", "egg-info")  # what importlib.metadata reads
+
 
 def remembered(name: str, state: Iterable[str], make: Callable[[], Any]) -> Any:
     """What `make` answers, or answered when the `state` was the same. `name`: tells answers of an environment apart.
@@ -49,11 +51,16 @@ def _write(file: Path, content: bytes) -> None:
         Path(draft).unlink(missing_ok=True)
 
 
-def places_of_packages() -> Iterator[str]:
-    """The folders in which packages are looked for, as they are now: installing or removing one changes its folder."""
+def records_of_packages() -> Iterator[str]:
+    """The records of installed packages, by name and time: installing, updating or removing one changes these. The
+    folders' own times would not do: that of the working directory changes whenever a store writes there."""
     for folder in sys.path:
-        with suppress(OSError):
-            yield f"{folder} {os.stat(folder or '.').st_mtime_ns}"
+        if os.path.isfile(folder):  # a zip, with whatever is in it
+            yield state_of_file(folder)
+            continue
+        with suppress(OSError), os.scandir(folder or ".") as entries:
+            found = [entry for entry in entries if entry.name.lower().endswith(RECORDS)]
+            yield from sorted(f"{entry.path} {entry.stat().st_mtime_ns}" for entry in found)
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-from training.remembering import places_of_packages, remembered, state_of_file, state_of_files
+from training.remembering import records_of_packages, remembered, state_of_file, state_of_files
 
 EXPORTS = "define_import_structure"  # in Transformers
 
@@ -33,7 +33,7 @@ def packages_remembered() -> Iterator[None]:
 
     def kept() -> Mapping[str, list[str]]:
         found: Mapping[str, list[str]] = remembered(
-            "packages_distributions", places_of_packages(), lambda: dict(list_now())
+            "packages_distributions", records_of_packages(), lambda: dict(list_now())
         )
         return found
 

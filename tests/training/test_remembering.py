@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from training.remembering import places_of_packages, remembered, state_of_files
+from training.remembering import records_of_packages, remembered, state_of_files
 
 IMPORTS = """
 import importlib.metadata
@@ -89,14 +89,17 @@ def test_an_edit_in_place_changes_the_state(tmp_path: Path) -> None:
     assert state_of_files(str(tmp_path / "package")) not in states
 
 
-def test_an_installed_package_changes_the_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_package_changes_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / "missing"), *sys.path])
-    before = list(places_of_packages())
+    before = list(records_of_packages())
+    (tmp_path / "mlflow.db").write_text("a session writes into its working directory, which Python looks into first")
     os.utime(tmp_path, ns=(1, 1))
+    assert list(records_of_packages()) == before
     (tmp_path / "new-1.0.dist-info").mkdir()
-    after = list(places_of_packages())
+    after = list(records_of_packages())
     assert before != after
-    assert list(places_of_packages()) == after
+    os.utime(tmp_path / "new-1.0.dist-info", ns=(1, 1))  # the same version, installed anew
+    assert list(records_of_packages()) != after
 
 
 def test_what_libraries_are_told_is_what_they_would_find() -> None:
