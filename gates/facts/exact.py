@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from gates.facts.draws import shuffled_otherwise
 from gates.facts.layer_drift import GROUP as DRIFT
 from gates.facts.purpose import may_explain
 from gates.facts.work import WORK
@@ -15,6 +16,7 @@ from gates.model.paradigm import Paradigm, paradigm_of
 from gates.model.records import Run
 from gates.model.sides import ABSENT
 from gates.model.verdict import Difference
+from gates.model.wording import counted
 
 FACTS = "facts"
 FIRST = "first."
@@ -72,6 +74,9 @@ def fact_differences(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[
     only facts that do not follow from a seed: those that are the same in all runs of a side, and numbers, if all of one
     side are below all of the other."""
     left, right = _by_key(baseline), _by_key(candidate)
+    for seed in shuffled_otherwise(baseline, candidate):
+        for key in [key for key in left if bare(key).startswith(SEEDED)]:
+            left[key].pop(seed, None)
     usual = [_by_key(side, defaults_of) for side in (baseline, candidate)]
     flipped = usual[0].keys() & usual[1].keys()
     groups = {_group(key) for key in left} & {_group(key) for key in right}
@@ -234,8 +239,11 @@ def not_compared(baseline: Sequence[Run], candidate: Sequence[Run]) -> str:
     """Which facts that follow from a seed both sides recorded and are not compared, and why; '' if there are none."""
     sides = [_recorded(side) for side in (baseline, candidate)]
     seeded = [key for key in sides[0].keys() & sides[1].keys() if bare(key).startswith(SEEDED)]
+    nothing = "exact facts that follow from a seed are not compared"
     if seeded and not any(sides[0][key].keys() & sides[1][key].keys() - {None} for key in seeded):
-        return "exact facts that follow from a seed are not compared: no seed in common"
+        return f"{nothing}: no seed in common"
+    if seeded and (apart := shuffled_otherwise(baseline, candidate)):
+        return f"{nothing} in {counted(len(apart), 'seed')}: another data_seed"
     unsteady = sorted(key for key in seeded if any(_unsteady(key, side[key]) for side in sides))
     return f"not compared, as runs of one seed and side differ: {', '.join(unsteady)}" if unsteady else ""
 

@@ -267,6 +267,18 @@ def test_first_steps_that_are_not_compared_are_said(smoke: Any, side: Any, recor
     assert said(fresh, side("b")) == ""  # stored runs of these seeds do not count
 
 
+def test_rows_that_are_drawn_by_another_data_seed_have_other_first_steps(smoke: Any, side: Any) -> None:
+    shuffled = {"configuration": {**SETTINGS, "data_seed": "7"}, "loss": 9.0}
+    verdict = judge(smoke, side("a"), side("b", **shuffled))
+    assert (verdict.outcome, facts_in(verdict)) == (Outcome.PASS, {})
+    assert "exact facts that follow from a seed are not compared in 3 seeds: another data_seed" in verdict.notes
+    assert judge(smoke, side("a", **{**shuffled, "loss": None}), side("b", **shuffled)).outcome is Outcome.BLOCK
+    (alike,) = side("b", [7], **shuffled).runs  # its seed, which is also what no data_seed means
+    assert facts_in(judge(smoke, side("a", [7]), Version(model="m", version="b", runs=(alike,))))
+    fewer = side("b", **shuffled, facts={"parameters.trainable": "1"})
+    assert judge(smoke, side("a"), fewer).outcome is Outcome.BLOCK
+
+
 def test_a_run_that_does_not_repeat_itself_tells_nothing(smoke: Any, side: Any, recorded: Any) -> None:
     """On some hardware two runs of one seed have other first losses."""
     before = side("a")
