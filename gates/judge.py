@@ -46,7 +46,7 @@ def judge(
     in_the_way = obstacles(baseline, left, right, pairs.fresh)
     alike = not any(one.reason_code is ReasonCode.NOT_COMPARABLE for one in in_the_way)
     changed, compared = what_differs(left.evidence, pairs.fresh, right.evidence, judged=alike and policy.hard.facts)
-    missing = "" if in_the_way else unrecorded(left.finished, right.finished)
+    missing = "" if in_the_way else unrecorded(left.finished, right.finished, changed)
     of_facts = fact_check(policy, changed, compared, accepted, missing)
     checks = [*filter(None, [of_facts]), *hard_checks(policy, right, baseline)]
     metrics, more_runs = (in_the_way, None) if in_the_way else metric_checks(policy, left, right, plan, pairs)

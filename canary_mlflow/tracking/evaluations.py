@@ -14,6 +14,7 @@ from canary_mlflow.tracking.schema import as_number, canonical
 PREFIX = "eval_"
 TIMED = "_runtime"
 """Transformers logs `eval_runtime` at the end of each evaluation, `eval_docs_runtime` for a set by name."""
+WEIGHTS, AS_TRAINED = "weights", "as the training left them"
 
 
 class Evaluations:
@@ -47,17 +48,20 @@ class Evaluations:
 
 class Evaluated:
     """The facts `evaluated.eval`, or `evaluated.eval_docs` for a set by name: on which rows it was evaluated last, also
-    after the training. A script may hand any rows to `evaluate()`, and the last number counts."""
+    after the training, and then `evaluated.weights`: whether these are the ones that the training ended with. A script
+    may hand any rows and any weights to `evaluate()`, and the last number counts."""
 
     def __init__(self) -> None:
         self._found: dict[str, str] = {}  # set → its rows
         self._known: dict[str, str] = {}  # fingerprint of a data set → its rows
 
-    def look(self, logs: Mapping[str, object], data: Any) -> bool:
-        """Whether an evaluation has just been logged. `data`: its data set; None if that is not known."""
+    def look(self, logs: Mapping[str, object], data: Any, trained: bool | None = None) -> bool:
+        """Whether an evaluation has just been logged. `data`: its data set, `trained`: whether its weights are those at
+        the training's end; None if that is not known."""
         sets = [key.removesuffix(TIMED) for key in logs if key.startswith(PREFIX) and key.endswith(TIMED)]
         for name in sets:
             self._found[name] = "" if data is None else self._rows(data)
+            self._found[WEIGHTS] = "" if trained is None else AS_TRAINED if trained else "others"
         return bool(sets)
 
     def tags(self) -> dict[str, str]:

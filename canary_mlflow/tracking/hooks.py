@@ -42,7 +42,7 @@ class Hooks(TrainerCallback):  # type: ignore[misc]  # Transformers comes withou
         """The trainer logged; also after training, when someone calls evaluate()."""
         if self.journal is not None and logs:
             data = getattr(kwargs.get("eval_dataloader"), "dataset", None)
-            self.journal.logged(state.global_step, logs, data)
+            self.journal.logged(state.global_step, logs, data, kwargs.get("model"))
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """An evaluation is over; its time belongs to no step."""

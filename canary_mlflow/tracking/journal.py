@@ -85,12 +85,13 @@ class Journal:
         self.probes.step_ended(self._row(step))
         self.last_step = max(self.last_step, step)
 
-    def logged(self, step: int, logs: Mapping[str, object], evaluated: Any = None) -> None:
+    def logged(self, step: int, logs: Mapping[str, object], evaluated: Any = None, model: Any = None) -> None:
         """The trainer logged something; what is not a number is left out. `evaluated`: the data set of its last
-        evaluation."""
+        evaluation; `model`: what was evaluated."""
         values, measured = self._numbers(logs), False
         if self._evaluates:
-            measured = self._evaluated.look(logs, evaluated)
+            trained = self._parameters.as_at_the_end(model) if self.finished and self._parameters else None
+            measured = self._evaluated.look(logs, evaluated, trained)
             values |= self._evaluations.means(step, logs)
         if self.finished:
             self._late(step, values, self._evaluated.tags() if measured else {})

@@ -8,8 +8,9 @@ import math
 import re
 from collections.abc import Callable, Sequence
 
-from gates.facts.differences import CONFIGURATION, differences
+from gates.facts.differences import CONFIGURATION, PACKAGES, differences
 from gates.facts.exact import FACTS, bare, covers, deciding, variant_of
+from gates.facts.purpose import may_explain
 from gates.model.policy import Policy
 from gates.model.records import Run
 from gates.model.sides import ABSENT
@@ -29,7 +30,9 @@ NAMES = {
     "parameters.trainable_at_end": "trainable parameters at the end",
     "labels.trained": "labels learned over the training",
     "labels.evaluated": "labels of an evaluation",
+    "labels.which": "which labels were learned over the training",
     "evaluated.eval": "rows of the last evaluation",
+    "evaluated.weights": "weights of the last evaluation",
     "outcome.ended": "the short training",
     "outcome.trainable": "trainable parameters at the end",
     "outcome.resumed_step": "the step after a checkpoint",
@@ -37,6 +40,7 @@ NAMES = {
     "outcome.resumed_random": "random state after a checkpoint",
 }
 _DIGESTED = re.compile(r"(.*), ([0-9a-f]{16})")
+TOKENS = "first.tokens"
 SHOWN = 3  # differences that a reason names
 LONGEST = 60  # characters of a value
 UNCHANGED = "configuration, data and seeds are the same, but"
@@ -63,15 +67,19 @@ def with_fresh(baseline: Sequence[Run], fresh: Sequence[Run]) -> tuple[Run, ...]
     return (*fresh, *(run for run in baseline if run.seed not in made))
 
 
-def unrecorded(baseline: Sequence[Run], candidate: Sequence[Run]) -> str:
+def unrecorded(baseline: Sequence[Run], candidate: Sequence[Run], found: Sequence[Difference]) -> str:
     """What the check rests on that all of the baseline's runs recorded and some of the candidate's did not; '' for
-    nothing."""
+    nothing. `found`: the differences, among which a setting or another release may explain that a model's forward is no
+    longer called where its tokens can be seen."""
     needed: dict[str, Callable[[Run], object]] = {
         "exact facts": lambda run: run.facts,
         "their configuration": lambda run: run.configuration,
         "how many parameters they train": lambda run: run.facts.get("parameters.trainable"),
-        "on which rows they were evaluated": lambda run: any(key.startswith("evaluated.") for key in run.facts),
+        "on which rows they were evaluated": lambda run: any(key.startswith("evaluated.eval") for key in run.facts),
     }
+    settings = (one.key for one in found if one.group == CONFIGURATION)
+    if not any(one.group == PACKAGES for one in found) and not any(may_explain(key, TOKENS) for key in settings):
+        needed["which tokens reached their models"] = lambda run: run.facts.get(TOKENS)
     return next((what for what, has in needed.items() if all(map(has, baseline)) and not all(map(has, candidate))), "")
 
 

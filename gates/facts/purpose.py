@@ -22,6 +22,7 @@ are and which of them train. The rest may do ANYTHING, also what a script calls 
 
 _EXPLAINED_BY = (
     (("parameters.trainable", "outcome.trainable"), {WEIGHTS}),
+    (("evaluated.weights",), {NUMBERS, WEIGHTS, ANYTHING}),
     (("first.tokens", "first.labels", "labels.", "data.", "evaluated."), {WEIGHTS, ANYTHING}),
     (("first.loss.1",), {NUMBERS, WEIGHTS, ANYTHING}),
     (("",), {UPDATES, NUMBERS, WEIGHTS, ANYTHING}),

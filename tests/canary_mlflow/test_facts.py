@@ -105,7 +105,7 @@ def test_a_script_records_what_it_exactly_was(told: Any) -> None:
     assert {"model.attention", "tokenizer.digest", "tokenizer.chat_template", "first.labels"} <= run.facts.keys()
     alike = {key for key in run.facts if run.facts[key] == other.facts[key]}
     of_a_seed = {key for key in run.facts if key.startswith("layer_drift.")} | {"first.tokens", "first.labels"}
-    of_a_seed.add("labels.trained")
+    of_a_seed |= {"labels.trained", "labels.which"}
     assert run.facts.keys() - alike == of_a_seed
 
 
@@ -239,6 +239,53 @@ def test_an_evaluation_of_other_rows_blocks_although_it_comes_after_the_training
     assert "a gate would say BLOCK" in shown
     assert "no setting that was changed can explain rows of the last evaluation 4 rows, " in shown
     assert " → 80 rows, " in shown
+
+
+def others(trainer: Any) -> None:
+    """Learn other tokens from the second batch on, as many as before."""
+    collate, batches = trainer.data_collator, count()
+
+    def swapped(rows: Any) -> Any:
+        batch = collate(rows)
+        batch["labels"][batch["labels"] > 5] -= int(next(batches) > 0)
+        return batch
+
+    trainer.data_collator = swapped
+
+
+def test_other_labels_block_although_they_are_as_many_and_the_first_step_has_none(tiny: str, place: Path) -> None:
+    (place / "mine.yaml").write_text(POLICY)
+    shown = said("compare", trained(tiny), trained(tiny, others), "--policy", "mine.yaml").stdout
+    assert "a gate would say BLOCK" in shown
+    assert "but which labels were learned over the training " in " ".join(shown.split())
+
+
+def moved(trainer: Any) -> None:
+    """Evaluate other weights than the training made: those of a training that nobody recorded, an average, rounded."""
+    with torch.no_grad():
+        trainer.model.get_output_embeddings().weight.mul_(1.001)
+    trainer.evaluate()
+
+
+def test_an_evaluation_of_other_weights_than_the_training_made_blocks(tiny: str, place: Path) -> None:
+    (place / "mine.yaml").write_text(POLICY)
+    honest, other = trained(tiny, then=measured), trained(tiny, then=moved)
+    assert "weights" not in said("compare", honest, trained(tiny, then=measured), "--policy", "mine.yaml").stdout
+    shown = " ".join(said("compare", honest, other, "--policy", "mine.yaml").stdout.split())
+    assert "but weights of the last evaluation as the training left them → others." in shown
+
+
+def unseen(trainer: Any) -> None:
+    """Call the model where no hook sees what it is given."""
+    called = trainer.compute_loss
+    trainer.compute_loss = lambda model, *args, **kwargs: called(model.forward, *args, **kwargs)
+
+
+def test_tokens_that_reach_the_model_unseen_do_not_pass(tiny: str, place: Path) -> None:
+    (place / "mine.yaml").write_text(POLICY)
+    shown = " ".join(said("compare", trained(tiny), trained(tiny, unseen), "--policy", "mine.yaml").stdout.split())
+    assert "a gate would say INCONCLUSIVE" in shown
+    assert "do not say which tokens reached their models, the baseline's do" in shown
 
 
 def test_prepared_labels_and_masks_are_counted_of_both_sets() -> None:

@@ -1,5 +1,5 @@
-"""How many labels were learned in a training, and how many an evaluation asked for: whoever masks others trains or
-measures something else, which no loss need show."""
+"""How many labels were learned in a training, and which, and how many an evaluation asked for: whoever masks or feeds
+others trains or measures something else, which no loss need show."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from canary_mlflow.tracking.probes.forwards import ForwardHook
 
 
 class Labels(Probe):
-    """The facts `labels.trained`, over all steps of a training that reached its last one, and `labels.evaluated`, for
-    each evaluation on the way; several numbers if they differ.
+    """The facts `labels.trained` and `labels.which`, over all steps of a training that reached its last one, and
+    `labels.evaluated`, for each evaluation on the way; several numbers if they differ.
+
+    `labels.which` is the sum of their cubes, which neither order, padding nor packing changes: other rows from the
+    second step on, as many of them as before, show in nothing else that is exact.
 
     Counted in the `labels` that the model's forward gets, without ignored ones; nothing for trainers that keep their
     labels to themselves, nor under `torch.compile`, nor in a resumed training, which has not seen the first steps. An
@@ -30,6 +33,7 @@ class Labels(Probe):
         self._hook: ForwardHook | None = None
         self._trainer: weakref.ref[Any] | None = None  # it holds the callback, which must be seen to go with it
         self._trained: torch.Tensor | None = None
+        self._cubes: torch.Tensor | None = None
         self._evaluated: torch.Tensor | None = None
         self._evaluations: set[int] = set()
         self._found: dict[str, str] = {}
@@ -40,10 +44,18 @@ class Labels(Probe):
             self._hook = ForwardHook(setting.model, self._learn, self._evaluate)
 
     def _learn(self, inputs: Mapping[str, Any], output: Any) -> None:
-        self._trained = _and(self._trained, inputs)
+        labels = inputs.get("labels")
+        if isinstance(labels, torch.Tensor):
+            learned = labels != IGNORED_LABEL
+            self._trained = _and(self._trained, learned.sum())
+            if not labels.is_floating_point():
+                known = labels * learned
+                self._cubes = _and(self._cubes, (known * known * known).sum())
 
     def _evaluate(self, inputs: Mapping[str, Any], output: Any) -> None:
-        self._evaluated = _and(self._evaluated, inputs)
+        labels = inputs.get("labels")
+        if isinstance(labels, torch.Tensor):
+            self._evaluated = _and(self._evaluated, (labels != IGNORED_LABEL).sum())
 
     def paused(self) -> None:
         if self._evaluated is not None:
@@ -54,6 +66,8 @@ class Labels(Probe):
         state = getattr(self._trainer and self._trainer(), "state", None)
         if self._trained is not None and state is not None and state.global_step == state.max_steps:
             self._found["trained"] = str(int(self._trained))
+            if self._cubes is not None:
+                self._found["which"] = str(int(self._cubes))
         if self._evaluations:
             self._found["evaluated"] = ", ".join(map(str, sorted(self._evaluations)))
 
@@ -66,10 +80,6 @@ class Labels(Probe):
         return to_tags({"labels": self._found})
 
 
-def _and(before: torch.Tensor | None, inputs: Mapping[str, Any]) -> torch.Tensor | None:
-    """The count with the labels of one more batch; it stays on its device until it is asked for."""
-    labels = inputs.get("labels")
-    if not isinstance(labels, torch.Tensor):
-        return before
-    count = (labels != IGNORED_LABEL).sum()
-    return count if before is None else before + count
+def _and(before: torch.Tensor | None, more: torch.Tensor) -> torch.Tensor:
+    """The sum with one more batch; it stays on its device until it is asked for."""
+    return more if before is None else before + more

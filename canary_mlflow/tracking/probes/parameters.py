@@ -26,6 +26,7 @@ class Parameters(Probe):
         self.still: frozenset[str] = frozenset()
         self._model: Any = None
         self._before: dict[str, tuple[float, float]] = {}
+        self._after: dict[str, tuple[float, float]] = {}
 
     def start(self, setting: Setting) -> None:
         self._model = setting.model
@@ -44,11 +45,19 @@ class Parameters(Probe):
     def stop(self) -> None:
         if self._model is None or not self._before:
             return
-        after = fingerprints(self._model)
+        after = self._after = fingerprints(self._model)
         self.finite = all(math.isfinite(value) for pair in after.values() for value in pair)
         # Compared as text, in which NaN equals NaN.
         self.still = frozenset(name for name, pair in self._before.items() if repr(pair) == repr(after.get(name)))
         self.moved = not self.still == self._before.keys() == after.keys()
+
+    def as_at_the_end(self, model: Any) -> bool | None:
+        """After stop: whether the model's trainable tensors are still those that the training ended with; None for a
+        model with others. By their norms, which a move to another device does not change beyond its rounding."""
+        now = {} if model is None else fingerprints(model)
+        if not now or now.keys() != self._after.keys():
+            return None
+        return all(math.isclose(norm, self._after[name][1], rel_tol=1e-6) for name, (_, norm) in now.items())
 
 
 def fingerprints(model: Any) -> dict[str, tuple[float, float]]:
