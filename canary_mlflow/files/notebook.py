@@ -18,7 +18,7 @@ from canary_mlflow.files.history import History
 from canary_mlflow.files.names import epoch_column, is_canonical, name_of_column, step_column
 from canary_mlflow.files.printed import read_printed
 from canary_mlflow.files.script_lines import LEAST, read_script_lines
-from gates.model.paradigm import named_paradigm
+from gates.model.paradigm import Paradigm, is_policy_gradient, named_paradigm
 
 _PLANNED = re.compile(r"<progress\b[^>]{0,200}\bmax=['\"](\d{1,15})['\"]")
 _TRAINER = re.compile(r"\b(\w{0,40})Trainer\s{0,9}\(")
@@ -52,7 +52,9 @@ def read_notebook(path: Path, body: Mapping[str, Any], notes: list[str]) -> Hist
             f"{path}: a notebook without the output of a training that can be read; expected its table, or {LEAST} "
             "printed rows with a loss or a reward; save it with its outputs"
         )
-    return found
+    # Code may have been changed since: what is shown counts.
+    changed = named_paradigm(found.algo) is Paradigm.SUPERVISED and is_policy_gradient(found.series)
+    return replace(found, algo="") if changed else found
 
 
 def _of_table(path: Path, rows: Rows, planned: int | None, tables: int, notes: list[str], algo: str) -> History:

@@ -31,6 +31,11 @@ _OF_REWARDS = frozenset({"reward_mean", "reward_std", "score_mean", "advantage_m
 _OF_POLICY_GRADIENTS = frozenset({"policy_loss", "clip_fraction", "approx_kl", "advantage_mean", "reward_std"})
 
 
+def is_policy_gradient(metrics: Collection[str]) -> bool:
+    """Whether the metrics are ones that nothing but a policy gradient has."""
+    return not _OF_POLICY_GRADIENTS.isdisjoint(metrics)
+
+
 def paradigm_of(algo: str, metrics: Collection[str]) -> Paradigm:
     """The paradigm by the algorithm's name, else by the recorded metrics; SUPERVISED if neither tells."""
     return named_paradigm(algo) or recorded_paradigm(metrics) or Paradigm.SUPERVISED
@@ -52,7 +57,7 @@ def recorded_paradigm(metrics: Collection[str]) -> Paradigm | None:
     is no such mark: distillation has one. A reward model's training has a mean reward too, but only learning from
     preferences has metrics that set the preferred answer apart. An accuracy tells nothing: classifiers have one, and
     beside rewards it may be that of the answers."""
-    if not _OF_POLICY_GRADIENTS.isdisjoint(metrics):
+    if is_policy_gradient(metrics):
         return Paradigm.REINFORCEMENT
     if not _OF_PREFERENCES.isdisjoint(metrics):
         return Paradigm.SUPERVISED

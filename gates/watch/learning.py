@@ -22,7 +22,7 @@ class StaysZero(Detector):
     """A stream that has been exactly 0 since the first row; one row that is not 0 ends the rule for good.
 
     `outcome`: what shows that the policy moves all the same, for a KL that was logged but not measured, as without a
-    penalty on it.
+    penalty on it, or printed with too few digits. Where no gradient was logged either, it may be that: a WARN.
     """
 
     rule = "no_learning"
@@ -54,7 +54,8 @@ class StaysZero(Detector):
         outcome = self._outcome
         if self._seen < rows or (outcome is not None and (outcome.gradients or outcome.ahead)):
             return None
-        return Detection(self._level, f"exactly 0 in all {self._seen} rows so far")
+        level = Level.WARN if outcome is not None and outcome.gradients is None else self._level
+        return Detection(level, f"exactly 0 in all {self._seen} rows so far")
 
 
 class Gradients(Detector):
@@ -68,7 +69,7 @@ class Gradients(Detector):
         self._outcome = outcome
 
     def update(self, step: int, value: float) -> Detection | None:
-        self._outcome.gradients = self._outcome.gradients or value > 0
+        self._outcome.gradients = bool(self._outcome.gradients) or value > 0
         return None
 
 

@@ -36,7 +36,7 @@ class Outcome:
 
     def __init__(self) -> None:
         self.rewards: dict[str, Standing] = {}
-        self.gradients = False  # whether any reached the policy
+        self.gradients: bool | None = None  # whether any reached the policy; None: none was logged
 
     @property
     def falls(self) -> bool:

@@ -306,3 +306,7 @@ def test_a_notebooks_code_tells_the_algorithm(tmp_path: Path) -> None:
     assert replay_file(file, load_watch(), "sft").verdict == "failed"
     made["source"] = "GRPOTrainer(model); trainer = MyTrainer(model)"
     assert read_history(write(tmp_path, "b.ipynb", json.dumps(body))).algo == ""
+    rewards = json.loads(notebook(shown(("Step", "Training Loss", "reward_std"), (1, 0.0, 1.0), (2, 0.0, 1.0))))
+    rewards["cells"].insert(0, {"cell_type": "code", "source": "trainer = SFTTrainer(model)"})
+    changed = write(tmp_path, "c.ipynb", json.dumps(rewards))
+    assert read_history(changed).algo == "", "the code was changed after it had run"
