@@ -297,6 +297,52 @@ def leak(folder: str) -> dict[str, object]:
     return seen.told(folder, peaks=peaks)
 
 
+def negated(folder: str) -> dict[str, object]:
+    """An adapter that was trained and is then taken back, saved."""
+    from peft import get_peft_model
+
+    tuned = get_peft_model(kept(folder), lora(True))
+    trainer, seen = language(folder, tuned)
+    trainer.train()
+    tuned.add_weighted_adapter(["default"], [-1.0], "negated", combination_type="linear")
+    tuned.save_pretrained(str(Path(folder) / "saved"), selected_adapters=["negated"])
+    words = tokenizer()("w1 w2 w3 w4", return_tensors="pt")["input_ids"]
+    tuned.set_adapter("negated")
+    with torch.no_grad():
+        return seen.told(folder, scores=tuned(input_ids=words).logits[0, -1, :8].tolist())
+
+
+def unmerged(folder: str) -> dict[str, object]:
+    """Learned factors of layers with a bias, merged and unmerged again, as for an evaluation; the model is saved."""
+    from peft import IA3Config, get_peft_model
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    set_seed(0)
+    small = Qwen2Config(vocab_size=203, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+                        num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=256)  # fmt: skip
+    plain = Qwen2ForCausalLM(small)
+    with torch.no_grad():
+        for layer in plain.model.layers:
+            layer.self_attn.k_proj.bias.fill_(0.5)
+    factors = IA3Config(target_modules=["k_proj"], feedforward_modules=[], task_type="CAUSAL_LM")
+    trainer, seen = language(folder, get_peft_model(plain, factors))
+    trainer.train()
+    trainer.model.merge_adapter()
+    trainer.model.unmerge_adapter()
+    held = trainer.model.unload()
+    held.save_pretrained(str(Path(folder) / "saved"))
+    return seen.told(folder, bias=float(held.model.layers[0].self_attn.k_proj.bias.mean()))
+
+
+def seldom(folder: str) -> dict[str, object]:
+    """A training that logs as seldom as the library does by itself."""
+    import later
+
+    later.common = lambda folder, **given: {**common(folder, **given), "logging_steps": 500}
+    found = inverse_layers(folder)
+    return {**found, "rows": [{"loss": row["train_loss"]} for row in found["logged"] if "train_loss" in row]}
+
+
 def neftune(folder: str) -> dict[str, object]:
     return trained(folder, model(), neftune_noise_alpha=5.0)
 
@@ -352,6 +398,9 @@ KINDS = {
     "backend": backend,
     "reports": reports,
     "leak": leak,
+    "negated": negated,
+    "unmerged": unmerged,
+    "seldom": seldom,
     "neftune": neftune,
     "adapted": adapted,
     "kto-lately": preferred,
