@@ -68,7 +68,7 @@ def bare(python: Path, row: Row) -> dict[str, Any]:
     return {"ended": (done.stderr.strip().splitlines() or ["nothing"])[-1][:200]}
 
 
-def try_(row: Row, work: Path, *, releases: bool) -> dict[str, Any]:
+def try_(row: Row, work: Path, *, releases: bool, bisect: bool = True) -> dict[str, Any]:
     """One row: whether it reproduces, whether it was seen, by what, and which package was named."""
     said: dict[str, Any] = {"name": row.name, "source": row.source, "pair": f"{row.culprit} {row.good} → {row.bad}"}
     try:
@@ -85,7 +85,7 @@ def try_(row: Row, work: Path, *, releases: bool) -> dict[str, Any]:
     prober = Prober(command=f"python {SCRIPTS / row.script} {row.kind}", work=work, overrides={"WATCHED": "1"})
     trial = Trial(plan=plan, prober=prober, say=lambda line: print(f"  {row.name}: {line}", file=sys.stderr))
     try:
-        found = trial.carry_out(releases=releases)
+        found = trial.carry_out(bisect=bisect, releases=releases)
     except CanaryError as error:
         return {**said, "skipped": str(error)[:300]}
     named = [one.name for one in found.culprit.packages] if found.culprit else []
@@ -140,6 +140,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--harmless", action="store_true")
     parser.add_argument("--releases", action="store_true", help="halve over the culprit's releases too")
+    parser.add_argument("--no-bisect", action="store_true", help="only whether it is seen, not by which package")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".jsonl"))
     parser.add_argument("--work", type=Path, default=Path(".canary-upgrade"))
     parser.add_argument("--table", action="store_true", help="Try nothing: the table of what FILE holds.")
@@ -161,7 +162,7 @@ def main() -> None:
     for row in rows:
         if any(one["name"] == row.name for one in there):
             continue
-        found = try_(row, given.work.absolute(), releases=given.releases)
+        found = try_(row, given.work.absolute(), releases=given.releases, bisect=not given.no_bisect)
         with given.out.open("a") as file:
             file.write(json.dumps(found) + "\n")
         there.append(found)

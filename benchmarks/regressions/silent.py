@@ -312,26 +312,36 @@ def negated(folder: str) -> dict[str, object]:
         return seen.told(folder, scores=tuned(input_ids=words).logits[0, -1, :8].tolist())
 
 
+class Convolved(torch.nn.Module):
+    """Words, looked at through a window of three."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = torch.nn.Embedding(203, 32)
+        self.window = torch.nn.Conv2d(1, 4, 3, padding=1)
+        self.head = torch.nn.Linear(4 * 32, 203)
+        torch.nn.init.constant_(self.window.bias, 0.5)
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None, **named: object) -> dict:
+        seen = torch.tanh(self.window(self.words(input_ids)[:, None])).permute(0, 2, 1, 3).flatten(2)
+        logits = self.head(seen)
+        return {"loss": torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), "logits": logits}
+
+
 def unmerged(folder: str) -> dict[str, object]:
-    """Learned factors of layers with a bias, merged and unmerged again, as for an evaluation; the model is saved."""
+    """Learned factors of a window with a bias, merged and unmerged again, as for an evaluation; then it is saved."""
     from peft import IA3Config, get_peft_model
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+    from safetensors.torch import save_file
 
     set_seed(0)
-    small = Qwen2Config(vocab_size=203, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-                        num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=256)  # fmt: skip
-    plain = Qwen2ForCausalLM(small)
-    with torch.no_grad():
-        for layer in plain.model.layers:
-            layer.self_attn.k_proj.bias.fill_(0.5)
-    factors = IA3Config(target_modules=["k_proj"], feedforward_modules=[], task_type="CAUSAL_LM")
-    trainer, seen = language(folder, get_peft_model(plain, factors))
+    factors = IA3Config(target_modules=["window"], feedforward_modules=[])
+    trainer, seen = language(folder, get_peft_model(Convolved(), factors))
     trainer.train()
-    trainer.model.merge_adapter()
-    trainer.model.unmerge_adapter()
-    held = trainer.model.unload()
-    held.save_pretrained(str(Path(folder) / "saved"))
-    return seen.told(folder, bias=float(held.model.layers[0].self_attn.k_proj.bias.mean()))
+    trainer.model.base_model.merge_adapter()
+    trainer.model.base_model.unmerge_adapter()
+    held = trainer.model.base_model.model.window.base_layer
+    save_file(dict(held.state_dict()), Path(folder) / "window.safetensors")
+    return seen.told(folder, bias=float(held.bias.mean()))
 
 
 def seldom(folder: str) -> dict[str, object]:
@@ -376,7 +386,7 @@ KINDS = {
     "double-eos": double_eos,
     "twice-aux": twice_aux,
     "pad-is-eos": pad_is_eos,
-    "group-reference": with_(group, **SHORT, top_k=203),
+    "group-reference": with_(group, **SHORT, top_k=203, learning_rate=1e-2, max_steps=8),
     "group-top-k": with_(group, **SHORT, beta=0.04),
     "group-temperature": with_(group, max_completion_length=8, temperature=0.7),
     "group-truncated": with_(group, max_completion_length=4, temperature=1.0, mask_truncated_completions=True),

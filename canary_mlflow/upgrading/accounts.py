@@ -18,8 +18,8 @@ from gates.model.wording import listed, told_apart
 
 Course = Mapping[tuple[int, str], Sequence[tuple[int, float]]]
 """Trainer, key → step and value, in the order in which they were logged."""
-Tensors = Mapping[str, tuple[tuple[int, ...], str, float | None]]
-"""Name → shape, type, norm."""
+Tensors = Mapping[str, tuple[tuple[int, ...], str, float | None, float | None]]
+"""Name → shape, type, norm, and the sum of every second element less the others."""
 
 Held = TypeVar("Held")
 
@@ -30,9 +30,15 @@ BY_THEIR_SIZE = ("loss", "learning_rate", "eval_loss")
 STEERS = ("grad_norm", "learning_rate", "kl")
 LOGGED, BESIDES = "logged.", "besides."
 """How keys of a course begin: those that decide, those that are shown."""
+WHOLE = "train_loss"
+"""The mean of a training, for one whose steps are not logged."""
+SELDOM = 1e-3
+"""Times GROWS: how far that mean may be off through the rounding of many steps."""
 JUMP = 0.01
 """Times GROWS: how far a share may be off where something else is off by rounding."""
 SAVED_APART = 1e-2
+SAVED_SAME = 1e-4
+"""By how much what is saved may differ, and where every gradient before it was the same."""
 MORE = 1.1
 """What costs so much more in every repetition than in any of the other side is worse."""
 FEWEST = 3
@@ -77,7 +83,7 @@ def read(folder: Path) -> Account:
                 course.setdefault((first + row["trainer"], key), []).append((row["step"], value))
         first += 1 + max((row["trainer"] for row in one["logged"]), default=-1)
     saved = [
-        (one["file"], {name: (tuple(shape), kind, norm) for name, (shape, kind, norm) in one["tensors"].items()})
+        (one["file"], {name: (tuple(shape), *rest) for name, (shape, *rest) in one["tensors"].items()})
         for process in told for one in process["saved"]
     ]  # fmt: skip
     kernel = median(one["kernel"] for one in told) if told else 1.0
@@ -107,8 +113,10 @@ def other_course(before: Sequence[Account], now: Account, rounding: float) -> It
             yield f"{kind}{key}", f"{key} is not logged any more"
         if at >= len(values):
             continue
+        if key == WHOLE and len(steady.get((trainer, "loss"), ())) >= FEWEST:
+            continue
         apart = _apart(key, value, values[at][1])
-        limit = max(worst and JUMP, rounding) if _jumps(key) else max(known, rounding)
+        limit = max(worst and JUMP, rounding) if _jumps(key) else max(known, rounding, SELDOM if key == WHOLE else 0.0)
         if apart > limit * GROWS:
             kind = LOGGED if _decides(key) and not _shifted(key, steady[trainer, key], values) else BESIDES
             yield f"{kind}{key}", f"{key} of step {step} {told_apart(value, values[at][1])}"
@@ -133,22 +141,30 @@ def _in_order(course: Course) -> list[tuple[int, int, str]]:
 
 def _other_length(before: Sequence[Account], now: Account) -> Iterator[tuple[str, str]]:
     for trainer, key in before[0].course:
-        counts = [len(one.course.get((trainer, key), ())) for one in (*before, now)]
-        if key == "loss" and counts[-1] and counts[-1] != counts[0] and len({*counts[:-1]}) == 1:
-            yield f"{LOGGED}steps", f"{key} was logged {counts[0]} → {counts[-1]} times"
+        first, *again, last = (one.course.get((trainer, key), ()) for one in (*before, now))
+        if key == "loss" and last and len(last) != len(first) and all(len(one) == len(first) for one in again):
+            yield f"{LOGGED}steps", f"{key} was logged {len(first)} → {len(last)} times"
+        ends = [one[-1][0] for one in (first, *again, last) if one]
+        if key == WHOLE and last and ends[-1] != ends[0] and {*ends[:-1]} == {ends[0]}:
+            yield f"{LOGGED}end", f"the training's last step {ends[0]} → {ends[-1]}"
 
 
 def _judged(key: str) -> bool:
     name = canonical(key)
     known = name is not None and METRICS[name].repeatable
-    return (known or key.startswith("eval_")) and not key.endswith(TIMED)
+    return (known or key == WHOLE or key.startswith("eval_")) and not key.endswith(TIMED)
 
 
 def _decides(key: str) -> bool:
     """Whether it is what is trained with or for: libraries define anew what only describes a training, such as its
     entropy."""
     name = canonical(key)
-    return key.startswith("eval_") or name in STEERS or (name is not None and METRICS[name].worse != "both")
+    return (
+        key == WHOLE
+        or key.startswith("eval_")
+        or name in STEERS
+        or (name is not None and METRICS[name].worse != "both")
+    )
 
 
 def _jumps(key: str) -> bool:
@@ -172,18 +188,26 @@ def other_files(before: Sequence[Account], now: Account) -> Iterator[tuple[str, 
     another."""
     first, *again = (_by_occurrence(one.saved) for one in before)
     theirs = _by_occurrence(now.saved)
+    same = _same_course(before[0], now)
     for (name, at), tensors in first.items():
         if any((name, at) not in one for one in again):
             continue
         if (name, at) in theirs:
             steady = {key for key in tensors if all(one[name, at].get(key) == tensors[key] for one in again)}
-            yield from _other_tensors(name, tensors, theirs[name, at], steady)
+            yield from _other_tensors(name, tensors, theirs[name, at], steady, same)
         else:
             yield f"saved.file:{name}", f"{name} is saved {at} times only" if at else f"{name} is not saved"
 
 
-def _other_tensors(name: str, here: Tensors, there: Tensors, steady: Set[str]) -> Iterator[tuple[str, str]]:
-    """`steady`: those that the baseline saves alike each time."""
+def _same_course(before: Account, now: Account) -> bool:
+    """Whether all trainings logged the same gradients, to the last digit."""
+    known = [name for name in before.course if name[1] == "grad_norm"]
+    return bool(known) and all(now.course.get(name) == before.course[name] for name in known)
+
+
+def _other_tensors(name: str, here: Tensors, there: Tensors, steady: Set[str], same: bool) -> Iterator[tuple[str, str]]:
+    """`steady`: those that the baseline saves alike each time. `same`: nothing differed before."""
+    apart = SAVED_SAME if same else SAVED_APART
     for key, clause, found in (
         ("saved.names", "lacks", sorted(here.keys() - there.keys())),
         ("saved.more", "also holds", sorted(there.keys() - here.keys())),
@@ -191,13 +215,15 @@ def _other_tensors(name: str, here: Tensors, there: Tensors, steady: Set[str]) -
         if found:
             yield f"{key}:{name}", f"{name} {clause} {listed(found, 1)}"
     for tensor in sorted(here.keys() & there.keys()):
-        (shape, kind, norm), (other_shape, other_kind, other) = here[tensor], there[tensor]
+        (shape, kind, norm, sums), (other_shape, other_kind, other, other_sums) = here[tensor], there[tensor]
         if (shape, kind) != (other_shape, other_kind):
             yield f"saved.shape:{name}", f"{tensor} in {name} {kind} {list(shape)} → {other_kind} {list(other_shape)}"
-        elif norm is None or other is None or tensor not in steady:
+        elif norm is None or other is None or sums is None or other_sums is None or tensor not in steady:
             continue
-        elif not math.isclose(norm, other, rel_tol=SAVED_APART):
+        elif not math.isclose(norm, other, rel_tol=apart):
             yield f"saved.values:{name}", f"norm of {tensor} in {name} {told_apart(norm, other)}"
+        elif same and abs(sums - other_sums) > apart * max(norm, other):
+            yield f"saved.values:{name}", f"{tensor} in {name} holds others, of the same norm"
 
 
 def other_texts(before: Sequence[Account], now: Account) -> Iterator[tuple[str, str]]:

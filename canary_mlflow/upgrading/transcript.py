@@ -206,13 +206,15 @@ class Imports:
 
 
 def told(tensor: Any) -> list[Any]:
-    """A tensor's shape, type, and, if it holds fractions, its norm; of one that cannot tell them, its class."""
+    """A tensor's shape, type, and, if it holds fractions, its norm and the sum of every second element less the others:
+    a small change turns that by about its own size, a norm by much less. Of one that cannot tell them, its class."""
     try:
-        counts = tensor.is_floating_point() and not tensor.is_meta and tensor.numel() <= LARGEST
-        norm = float(tensor.detach().double().norm()) if counts else None
-        return [list(tensor.shape), str(tensor.dtype), norm]
+        if not tensor.is_floating_point() or tensor.is_meta or tensor.numel() > LARGEST:
+            return [list(tensor.shape), str(tensor.dtype), None, None]
+        flat = tensor.detach().double().flatten()
+        return [list(tensor.shape), str(tensor.dtype), float(flat.norm()), float(flat[::2].sum() - flat[1::2].sum())]
     except Exception:  # noqa: BLE001 - classes of others, such as PyTorch's for a parameter without a shape yet
-        return [[], type(tensor).__name__, None]
+        return [[], type(tensor).__name__, None, None]
 
 
 def texts(folder: Any) -> dict[Path, int]:

@@ -65,10 +65,10 @@ def test_all_trainers_files_and_costs_of_a_process_are_written_down(tmp_path: Pa
     assert len(found.course[1, "eval_loss"]) == 1  # by the trainer that never trained
     assert [value for _, value in found.course[1, "eval_own"]] == [3.0]
     assert found.saved == [
-        ("x.safetensors", {"a": ((4,), "torch.float32", 2.0), "b": ((2,), "torch.int64", None)}),
+        ("x.safetensors", {"a": ((4,), "torch.float32", 2.0, 0.0), "b": ((2,), "torch.int64", None, None)}),
         ("empty.safetensors", {}),
-        ("y.bin", {"c": ((1,), "torch.float32", 1.0)}),
-        ("meta.bin", {"d": ((1,), "torch.float32", None)}),
+        ("y.bin", {"c": ((1,), "torch.float32", 1.0, 1.0)}),
+        ("meta.bin", {"d": ((1,), "torch.float32", None, None)}),
     ]
     assert [name for name, _ in found.texts] == ["config.json", "generation_config.json"]
     assert found.reporters == {0: {"SendsCallback"}, 1: frozenset()}
@@ -109,8 +109,8 @@ print(value, late.value, _frozen_importlib._find_and_load.__name__)
 
 
 def test_a_tensor_that_cannot_tell_its_shape_breaks_no_script_that_saves_it() -> None:
-    assert told(torch.nn.UninitializedParameter()) == [[], "UninitializedParameter", None]
-    assert told(torch.ones(4)) == [[4], "torch.float32", 2.0]
+    assert told(torch.nn.UninitializedParameter()) == [[], "UninitializedParameter", None, None]
+    assert told(torch.tensor([3.0, 4.0])) == [[2], "torch.float32", 5.0, -1.0]
 
 
 def account(folder: Path, logged: Mapping[str, Sequence[float]], **saved: Sequence[object]) -> accounts.Account:
@@ -148,7 +148,10 @@ def account(folder: Path, logged: Mapping[str, Sequence[float]], **saved: Sequen
             [],
         ),
         ({"eval_my_score": [0.9]}, {}, ["eval_my_score is not logged any more"]),
-        ({"eval_runtime": [1.0], "train_loss": [2.0]}, {"eval_runtime": [2.0], "train_loss": [3.0]}, []),
+        ({"eval_runtime": [1.0], "train_runtime": [2.0]}, {"eval_runtime": [2.0], "train_runtime": [3.0]}, []),
+        ({"train_loss": [2.0]}, {"train_loss": [2.03]}, ["train_loss of step 1 2 → 2.03"]),  # nothing else is logged
+        ({"train_loss": [2.0]}, {"train_loss": [2.01]}, []),
+        ({"loss": [2.0] * 3, "train_loss": [2.0]}, {"loss": [2.0] * 3, "train_loss": [2.03]}, []),
         ({"loss": [3.0] * 4}, {"loss": [3.0] * 3}, ["loss was logged 4 → 3 times"]),
     ],
 )
@@ -190,17 +193,37 @@ def test_what_is_defined_anew_does_not_hide_another_loss_later(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("now", "said"),
     [
-        ({"a": [[2], "f", 1.0], "b": [[2], "f", 1.001]}, []),
-        ({"a": [[2], "f", 1.0]}, ["model.safetensors lacks b"]),
-        ({"a": [[2], "f", 1.0], "c": [[2], "f", 1.0]}, ["model.safetensors lacks b", "model.safetensors also holds c"]),
-        ({"a": [[2], "h", 1.0], "b": [[2], "f", 1.0]}, ["a in model.safetensors f [2] → h [2]"]),
-        ({"a": [[2], "f", 1.5], "b": [[2], "f", 1.0]}, ["norm of a in model.safetensors 1 → 1.5"]),
+        ({"a": [[2], "f", 1.0, 0.5], "b": [[2], "f", 1.001, 0.5]}, []),
+        ({"a": [[2], "f", 1.0, 0.5]}, ["model.safetensors lacks b"]),
+        (
+            {"a": [[2], "f", 1.0, 0.5], "c": [[2], "f", 1.0, 0.5]},
+            ["model.safetensors lacks b", "model.safetensors also holds c"],
+        ),
+        ({"a": [[2], "h", 1.0, 0.5], "b": [[2], "f", 1.0, 0.5]}, ["a in model.safetensors f [2] → h [2]"]),
+        ({"a": [[2], "f", 1.5, 0.5], "b": [[2], "f", 1.0, 0.5]}, ["norm of a in model.safetensors 1 → 1.5"]),
         ({}, ["model.safetensors is not saved"]),
     ],
 )
 def test_other_saved_tensors_are_named(tmp_path: Path, now: dict[str, list[object]], said: list[str]) -> None:
-    here = account(tmp_path / "a", {}, a=[[2], "f", 1.0], b=[[2], "f", 1.0])
+    here = account(tmp_path / "a", {}, a=[[2], "f", 1.0, 0.5], b=[[2], "f", 1.0, 0.5])
     there = account(tmp_path / "b", {}, **now)
+    assert [clause for _, clause in accounts.other_files([here], there)] == said
+
+
+@pytest.mark.parametrize(
+    ("gradient", "saved", "said"),
+    [
+        (1.0, [4.0, 0.5], []),
+        (1.0, [4.0, -0.5], ["a in model.safetensors holds others, of the same norm"]),  # the same with another sign
+        (1.0, [4.004, 0.5], ["norm of a in model.safetensors 4 → 4.004"]),
+        (1.00001, [4.004, -0.5], []),  # rounding made other weights
+    ],
+)
+def test_after_the_same_gradients_the_same_is_saved(
+    tmp_path: Path, gradient: float, saved: list[float], said: list[str]
+) -> None:
+    here = account(tmp_path / "a", {"grad_norm": [1.0]}, a=[[2], "f", 4.0, 0.5])
+    there = account(tmp_path / "b", {"grad_norm": [gradient]}, a=[[2], "f", *saved])
     assert [clause for _, clause in accounts.other_files([here], there)] == said
 
 
@@ -259,6 +282,16 @@ def test_values_that_are_sent_elsewhere_no_more_are_named() -> None:
     told = [clause for _, clause in accounts.other_reporters(here, sends("MLflowCallback", "NewCallback"))]
     assert told == ["values are no longer sent to Wandb"]
     assert list(accounts.other_reporters(here, accounts.Account(course={}, saved=()))) == []  # it never logged
+
+
+def test_a_training_that_ends_elsewhere_is_named_however_seldom_it_logs() -> None:
+    def ends(step: int) -> accounts.Account:
+        return accounts.Account(course={(0, "train_loss"): [(step, 2.0)]}, saved=())
+
+    assert [*accounts.other_course([ends(12)], ends(12), 1e-5)] == []
+    told = ("logged.end", "the training's last step 12 → 13")
+    assert [*accounts.other_course([ends(12)], ends(13), 1e-5)] == [told]
+    assert [*accounts.other_course([ends(12), ends(11)], ends(13), 1e-5)] == []
 
 
 def test_a_metric_that_is_logged_no_more_is_shown(tmp_path: Path) -> None:
