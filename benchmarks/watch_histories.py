@@ -55,9 +55,9 @@ def is_healthy(entry: dict[str, Any]) -> bool:
 
 
 def trainer_type(entry: dict[str, Any]) -> str:
-    """grpo, rloo, ppo, rl (all other policies), dpo (also ORPO) or sft (all else that learns from examples)."""
+    """grpo, rloo, ppo, rl (all other policies), dpo (also ORPO), kto or sft (all else that learns from examples)."""
     kind = str(entry["kind"])
-    return {"orpo": "dpo"}.get(kind, kind if kind in ("grpo", "rloo", "ppo", "rl", "dpo") else "sft")
+    return {"orpo": "dpo"}.get(kind, kind if kind in ("grpo", "rloo", "ppo", "rl", "dpo", "kto") else "sft")
 
 
 def histories(arguments: argparse.Namespace) -> dict[str, Any]:
