@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from canary_mlflow.reports.facts import differing
 from canary_mlflow.upgrading.accounts import LOGGED
 from canary_mlflow.upgrading.outcome import Culprit, Default, PackageSets, Upgrade
+from canary_mlflow.upgrading.upgrade import likeliest
 from gates.facts.check import said
 from gates.facts.exact import bare
 from gates.model.wording import counted, listed
@@ -29,10 +30,12 @@ def lines(found: Upgrade) -> Iterator[str]:
     if len(told) > SHOWN:
         yield f"  and {len(told) - SHOWN} more"
     if found.culprit is not None:
-        yield f"  {explained(found.culprit)} Moved: {_changes(found)}."
+        yield f"  {explained(found.culprit)}"
         if rest := found.culprit.unexplained:
             left = listed(rest, SHOWN, clauses=True)
             yield f"  Not with that alone, so that another package has a part in it: {left}."
+    if len(found.changes) > 1 and found.outcome != "PASS":
+        yield f"  Moved: {_changes(found)}."
     yield from _defaults(found.defaults)
     if others:
         yield f"  Also differs: {listed([*map(said, others)], SHOWN, clauses=True)}."
@@ -51,14 +54,15 @@ def lines(found: Upgrade) -> Iterator[str]:
 
 
 def _headline(found: Upgrade, others: Sequence[str]) -> str:
-    """`trl 1.14.2 → 1.15.0: first loss 0.6931 → 2.773 (4 times)`, with the culprit if it is known."""
+    """`trl 1.14.2 → 1.15.0: first loss 0.6931 → 2.773 (4 times)`: the culprit, or else the likeliest."""
     finding, culprit = found.finding, found.culprit
-    moved = culprit.moves if culprit else found.changes
+    moved = culprit.moves if culprit else likeliest(finding, found.changes)
     first = [*clauses(found), *([f"not comparable, {finding.open}"] if finding.open else []),
              *(f"default flipped, {one.key} {one.before} → {one.now}" for one in found.defaults), *others,
              *finding.besides, *finding.work]  # fmt: skip
-    why = f": {first[0]}" if first and found.outcome != "PASS" else ""
-    return f"{listed([*map(str, moved)], SHOWN) or 'nothing moves'}{why}"
+    if not first or found.outcome == "PASS":
+        return _changes(found)
+    return f"{listed([*map(str, moved)], SHOWN if culprit else 1) or 'nothing moves'}: {first[0]}"
 
 
 def clauses(found: Upgrade) -> list[str]:
