@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,8 @@ Held = TypeVar("Held")
 
 TIMED = ("runtime", "per_second", "_time")
 """How keys end that read a clock."""
+MEASURED = re.compile("time|second|speed|memory|profil")
+"""In a key that nobody knows: that it is measured, not computed."""
 BY_THEIR_SIZE = ("loss", "learning_rate", "eval_loss")
 """Whose rounding is relative to their own size; others are differences or means of larger numbers."""
 STEERS = ("grad_norm", "learning_rate", "kl")
@@ -108,7 +111,7 @@ def other_course(before: Sequence[Account], now: Account, rounding: float) -> It
         place, known = (trainer, at), known if place == (trainer, at) else worst
         step, value = steady[trainer, key][at]
         values = now.course.get((trainer, key), ())
-        if not values and at == 0:
+        if not values and at == 0 and not _unknown(key):
             kind = LOGGED if key.startswith("eval_") else BESIDES  # a library may call it otherwise
             yield f"{kind}{key}", f"{key} is not logged any more"
         if at >= len(values):
@@ -120,7 +123,7 @@ def other_course(before: Sequence[Account], now: Account, rounding: float) -> It
         if apart > limit * GROWS:
             kind = LOGGED if _decides(key) and not _shifted(key, steady[trainer, key], values) else BESIDES
             yield f"{kind}{key}", f"{key} of step {step} {told_apart(value, values[at][1])}"
-        elif not _jumps(key):  # what is no rounding, such as an entropy defined anew, excuses nothing later
+        elif not _jumps(key) and not _unknown(key):  # what is no rounding, as an entropy defined anew, excuses nothing
             worst = max(worst, apart)
     yield from _other_length(before, now)
 
@@ -151,8 +154,13 @@ def _other_length(before: Sequence[Account], now: Account) -> Iterator[tuple[str
 
 def _judged(key: str) -> bool:
     name = canonical(key)
-    known = name is not None and METRICS[name].repeatable
-    return (known or key == WHOLE or key.startswith("eval_")) and not key.endswith(TIMED)
+    known = not MEASURED.search(key.lower()) if name is None else METRICS[name].repeatable
+    return (known or key.startswith("eval_")) and not key.endswith(TIMED)
+
+
+def _unknown(key: str) -> bool:
+    """Whether it is a trainer's own, of which nobody knows what it means: it is shown where it differs."""
+    return canonical(key) is None and key != WHOLE and not key.startswith("eval_")
 
 
 def _decides(key: str) -> bool:

@@ -300,10 +300,10 @@ def test_a_metric_that_is_logged_no_more_is_shown(tmp_path: Path) -> None:
 
 
 def test_what_a_library_may_define_anew_is_shown_and_does_not_decide(tmp_path: Path) -> None:
-    logged = {key: [1.0] for key in ("entropy", "kl", "reward", "loss")}
+    logged = {key: [1.0] for key in ("entropy", "kl", "reward", "loss", "own_score", "own_time")}
     here, there = account(tmp_path / "a", logged), account(tmp_path / "b", {key: [2.0] for key in logged})
     found = sorted(key for key, _ in accounts.other_course([here], there, 1e-5))
-    assert found == ["besides.entropy", "logged.kl", "logged.loss", "logged.reward"]
+    assert found == ["besides.entropy", "besides.own_score", "logged.kl", "logged.loss", "logged.reward"]
 
 
 def test_a_cost_counts_where_every_repetition_is_higher() -> None:
