@@ -69,10 +69,10 @@ def rows_in(name: str, data: Any) -> dict[str, int]:
         return {}
 
 
-def tokens_in(data: Any, name: str = "tokens") -> dict[str, str]:
+def tokens_in(data: Any, name: str = "tokens", order: str = "") -> dict[str, str]:
     """For each column of token ids, labels or masks: `N in M rows, longest L, DIGEST`, independent of the rows' order.
-    N leaves out what a mask or an ignored label says is not learned. {} if the tokens are made during training, or are
-    too many to read."""
+    N leaves out what a mask or an ignored label says is not learned. Under the name `order` a digest of the first
+    column's rows as they stand. {} if the tokens are made during training, or are too many to read."""
     features = getattr(data, "features", None) or {}
     columns = [column for column in sorted(features) if _holds_tokens(column, features[column])]
     if not columns or len(data) > MOST_ROWS:
@@ -81,7 +81,8 @@ def tokens_in(data: Any, name: str = "tokens") -> dict[str, str]:
     for batch in data.select_columns(columns).with_format("arrow").iter(batch_size=BATCH):
         for column in columns:
             found[column].add(batch.column(column).combine_chunks())
-    return {f"{name}.{column}": str(one) for column, one in found.items()}
+    said = {order: found[columns[0]].order.hexdigest()[:DIGITS]} if order else {}
+    return {f"{name}.{column}": str(one) for column, one in found.items()} | said
 
 
 def _holds_tokens(column: str, feature: Any) -> bool:
@@ -96,6 +97,7 @@ class Tokens:
 
     def __init__(self, without: int | None = None) -> None:
         self.rows = self.count = self.longest = self.total = 0
+        self.order = hashlib.sha256()
         self._without = without
 
     def add(self, lists: Any) -> None:
@@ -103,7 +105,9 @@ class Tokens:
         lengths = lists.value_lengths().fill_null(0).to_pylist()
         ids, at = lists.flatten().to_numpy(zero_copy_only=False).astype("<i4"), 0
         for length in lengths:
-            self.total += int.from_bytes(hashlib.sha256(ids[at : at + length].tobytes()).digest()[:16], "big")
+            row = hashlib.sha256(ids[at : at + length].tobytes()).digest()[:16]
+            self.total += int.from_bytes(row, "big")
+            self.order.update(row)
             at += length
         self.count += at if self._without is None else int((ids[:at] != self._without).sum())
         self.rows, self.longest = self.rows + len(lengths), max(self.longest, *lengths, 0)

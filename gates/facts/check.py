@@ -18,6 +18,7 @@ from gates.model.verdict import Check, CheckOutcome, Difference, ReasonCode, har
 from gates.model.wording import around_difference, listed, told_apart
 
 NAMES = {
+    "data.order": "order of the rows",
     "data.rows": "rows trained on",
     "first.labels": "labels of the first step",
     "first.loss.1": "first loss",

@@ -1,10 +1,11 @@
-"""Whether runs of one seed draw the same rows: a trainer may have a seed of its own for that."""
+"""Whether two sides trained on the same rows, and in which seeds they draw them in the same order."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from gates.model.records import Run
+from gates.model.sides import same_tokens
 
 
 def shuffled_otherwise(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[int]:
@@ -17,3 +18,15 @@ def shuffled_otherwise(baseline: Sequence[Run], candidate: Sequence[Run]) -> lis
 def _drawn_by(run: Run) -> str:
     said = run.configuration.get("data_seed", "None")
     return str(run.seed) if said == "None" else said
+
+
+def of_same_rows(baseline: Sequence[Run], candidate: Sequence[Run]) -> bool:
+    """Whether the records of runs of the same work show that all trained on the same rows, not only on as many."""
+    return same_tokens("train_data", baseline, candidate) or all(map(_knows_its_data, (*baseline, *candidate)))
+
+
+def _knows_its_data(run: Run) -> bool:
+    return any(
+        (key.startswith("data") and "digest" in key) or (key == "train_data" and ", " in value)
+        for key, value in run.workload.items()
+    )

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from gates.facts.draws import shuffled_otherwise
+from gates.facts.draws import of_same_rows, shuffled_otherwise
 from gates.facts.layer_drift import GROUP as DRIFT
 from gates.facts.purpose import may_explain
 from gates.facts.work import WORK
@@ -21,7 +21,9 @@ from gates.model.wording import counted
 FACTS = "facts"
 FIRST = "first."
 """Of the first steps."""
-SEEDED = (FIRST, "labels.")
+ORDER = "data.order"
+"""In which order a trainer is given its rows, from which follows what each step is about."""
+SEEDED = (FIRST, "labels.", ORDER)
 """Follows from the seed, so it is compared between runs of one seed alone."""
 
 STEPS = 3
@@ -81,7 +83,7 @@ def fact_differences(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[
     flipped = usual[0].keys() & usual[1].keys()
     groups = {_group(key) for key in left} & {_group(key) for key in right}
     runs = [run for run in (*baseline, *candidate) if run.facts]
-    scale = max(map(_scale, runs), default=0.0)
+    scale = float(any(map(_reinforces, runs)))  # a policy gradient's loss sums terms of size 1 and either sign
     found = [
         _difference(
             key,
@@ -100,8 +102,10 @@ def deciding(differences: Iterable[Difference], baseline: Sequence[Run], candida
     somebody changed may explain them."""
     runs = (*baseline, *candidate)
     settings = on_purpose(differences, baseline, candidate)
-    kinds = OF_EQUAL_DATA if all(map(_knows_its_data, runs)) else OF_EQUAL_CODE
+    kinds = OF_EQUAL_DATA if of_same_rows(baseline, candidate) else OF_EQUAL_CODE
     found = _that_decide(differences, runs, kinds)
+    if any(bare(one.key) == ORDER for one in differences):
+        found = [one for one in found if not bare(one.key).startswith(SEEDED)]
     return [one for one in found if not any(may_explain(setting, bare(one.key)) for setting in settings)]
 
 
@@ -285,7 +289,8 @@ def _rounding(run: Run, variant: str) -> float:
 
 
 def _rank(one: Difference) -> tuple[bool, bool, bool]:
-    return one.rounding, not any(kind(one) for kind in OF_EQUAL_DATA), not bare(one.key).startswith(FIRST)
+    leads = bare(one.key) == ORDER or any(kind(one) for kind in OF_EQUAL_DATA)
+    return one.rounding, not leads, not bare(one.key).startswith((ORDER, FIRST))
 
 
 def _trains_less(one: Difference) -> bool:
@@ -381,24 +386,10 @@ def _all_same(key: str, known: Sequence[tuple[str, str]], now: Sequence[tuple[st
     )
 
 
-def _knows_its_data(run: Run) -> bool:
-    """Whether the run's records show that two runs of its work trained on the same rows, not only on as many."""
-    return any(
-        (key.startswith("data") and "digest" in key) or (key == "train_data" and ", " in value)
-        for key, value in run.workload.items()
-    )
-
-
 def _samples_by_rounding(key: str, run: Run) -> bool:
     """Whether rounding, or a GPU that adds in any order, may draw another token, after which everything differs."""
     steady = _rounding(run, variant_of(key)) <= ROUNDING["fp32"] and run.hardware.get("backend") == "cpu"
     return not steady and _reinforces(run)
-
-
-def _scale(run: Run) -> float:
-    """The scale of a loss's rounding: 1 for a policy gradient's, a sum of terms of size 1 and either sign that may be
-    nearly zero; else 0."""
-    return 1.0 if _reinforces(run) else 0.0
 
 
 def _reinforces(run: Run) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
@@ -241,7 +241,8 @@ def mismatches(baseline: Side, candidate: Side, what: str) -> tuple[Difference, 
     return tuple(
         Difference(key=key, baseline=" | ".join(here), candidate=" | ".join(there))
         for key, here, there in values_of_both(baseline.evidence, candidate.evidence, attrgetter(what))
-        if len(here) > 1 or not same_values(key, here, there)
+        if (len(here) > 1 or not same_values(key, here, there))
+        and not same_tokens(key, baseline.evidence, candidate.evidence)
     )
 
 
@@ -249,6 +250,21 @@ def same_values(key: str, here: Values, there: Values) -> bool:
     """Whether both sides have the same values of a fact, or one value each, and only the baseline's says less: what a
     candidate does not say, it may hide."""
     return here == there or (len(here) == len(there) == 1 and says_as_much(key, here[0], there[0]))
+
+
+def same_tokens(key: str, baseline: Sequence[Run], candidate: Sequence[Run]) -> bool:
+    """Whether all runs recorded the same tokens of this data, as their trainers prepared it: from which texts, and what
+    stands beside them in other columns, is then no other work. What the baseline recorded of them, all must say."""
+    held_out, trained = "data.tokens.held_out.", "data.tokens."
+    if key not in ("eval_data", "train_data"):
+        return False
+
+    def tokens(run: Run) -> set[tuple[str, str]]:
+        known = {(fact, said) for fact, said in run.facts.items() if fact.startswith(trained)}
+        return {one for one in known if one[0].startswith(held_out) == (key == "eval_data")}
+
+    least = tokens(baseline[0]) if baseline else set()
+    return bool(least and candidate) and all(least <= tokens(run) for run in (*baseline, *candidate))
 
 
 def values_of_both(

@@ -240,6 +240,28 @@ def test_an_evaluation_of_other_rows_blocks_although_it_comes_after_the_training
     assert "no setting that was changed can explain rows of the last evaluation 4 rows → 80 rows" in shown
 
 
+def prepared(trainer: Any) -> None:
+    """The same tokens, from which the script has taken the texts."""
+    for name in ("train_dataset", "eval_dataset"):
+        data = getattr(trainer, name)
+        setattr(trainer, name, data.remove_columns([one for one in data.column_names if one == "text"]))
+
+
+def backwards(trainer: Any) -> None:
+    trainer.train_dataset = trainer.train_dataset.select(range(79, -1, -1))
+
+
+def test_the_same_tokens_from_elsewhere_or_in_another_order_block_nothing(tiny: str, place: Path) -> None:
+    (place / "mine.yaml").write_text(POLICY)
+    before = trained(tiny)
+    elsewhere = said("compare", before, trained(tiny, prepared), "--policy", "mine.yaml").stdout
+    assert "train_data 80 rows, " in elsewhere
+    assert "workload is not the same" not in elsewhere
+    shown = said("compare", before, trained(tiny, backwards), "--policy", "mine.yaml").stdout
+    assert "a gate would say BLOCK" not in shown
+    assert "Differs exactly: order of the rows " in shown
+
+
 def others(trainer: Any) -> None:
     """Learn other tokens from the second batch on, as many as before."""
     collate, batches = trainer.data_collator, count()

@@ -116,10 +116,12 @@ def test_a_change_on_purpose_and_what_is_not_known_block_nothing(smoke: Any, sid
 
 
 def test_data_that_is_known_by_its_rows_alone_may_have_been_changed(smoke: Any, side: Any) -> None:
-    work = {"algo": "sft", "max_steps": "100", "train_data": "80 rows"}
-    assert check_or_none(judge(smoke, side("a", workload=work), side("b", workload=work, loss=9.0))) is None
-    fewer = {"facts": {"parameters.trainable": "3"}}
-    assert judge(smoke, side("a", workload=work), side("b", workload=work, **fewer)).outcome is Outcome.BLOCK
+    known = {"workload": {"algo": "sft", "max_steps": "100", "train_data": "80 rows"}}
+    unread = known | {"facts": {"data.tokens.input_ids": None}}
+    assert check_or_none(judge(smoke, side("a", **unread), side("b", **unread, loss=9.0))) is None
+    assert judge(smoke, side("a", **known), side("b", **known, loss=9.0)).outcome is Outcome.BLOCK  # by their tokens
+    fewer = {**unread, "facts": {**unread["facts"], "parameters.trainable": "3"}}
+    assert judge(smoke, side("a", **unread), side("b", **fewer)).outcome is Outcome.BLOCK
 
 
 @pytest.mark.parametrize(
@@ -277,6 +279,37 @@ def test_rows_that_are_drawn_by_another_data_seed_have_other_first_steps(smoke: 
     assert facts_in(judge(smoke, side("a", [7]), Version(model="m", version="b", runs=(alike,))))
     fewer = side("b", **shuffled, facts={"parameters.trainable": "1"})
     assert judge(smoke, side("a"), fewer).outcome is Outcome.BLOCK
+
+
+def test_rows_in_another_order_excuse_what_each_step_is_about_and_nothing_else(smoke: Any, side: Any) -> None:
+    before = side("a", facts={"data.order": "1f"})
+    now = {"facts": {"data.order": "2e", "first.tokens": "99 in 4 sequences, 9"}, "loss": 9.0}
+    verdict = judge(smoke, before, side("b", **now))
+    assert verdict.outcome is Outcome.PASS
+    assert verdict.differences[0].key == "data.order"
+    assert (
+        judge(smoke, before, side("b", **{**now, "facts": {**now["facts"], "data.order": "1f"}})).outcome
+        is Outcome.BLOCK
+    )  # type: ignore[dict-item]
+    fewer = {**now, "facts": {"data.order": "2e", "data.tokens.input_ids": "900 in 80 rows, longest 22, cd58"}}
+    assert judge(smoke, before, side("b", **fewer)).outcome is Outcome.BLOCK
+
+
+def test_texts_that_give_the_same_tokens_are_the_same_work(smoke: Any, side: Any) -> None:
+    work = {"algo": "sft", "max_steps": "100", "train_data": "80 rows, 1f"}
+    before = side("a", workload=work)
+    for texts in ("80 rows", "80 rows, 2e"):  # tokens prepared before, another column
+        other = {"workload": {**work, "train_data": texts}}
+        assert judge(smoke, before, side("b", **other)).outcome is Outcome.PASS
+        assert judge(smoke, before, side("b", **other, loss=9.0)).outcome is Outcome.BLOCK
+        for tokens in (None, "936 in 80 rows, longest 22, cd58"):
+            unlike = judge(smoke, before, side("b", **other, facts={"data.tokens.input_ids": tokens}))
+            assert unlike.reason_code is ReasonCode.NOT_COMPARABLE
+        asked = {"workload": {**work, "eval_data": "1 rows, 3d"}}
+        assert (
+            judge(smoke, side("a", **asked), side("b", workload={**work, "eval_data": texts})).outcome
+            is not Outcome.PASS
+        )
 
 
 def test_a_run_that_does_not_repeat_itself_tells_nothing(smoke: Any, side: Any, recorded: Any) -> None:

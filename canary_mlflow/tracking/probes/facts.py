@@ -221,7 +221,7 @@ def data(setting: Setting) -> Found:
     """Rows and tokens as the trainer prepared them."""
     train, held_out = (getattr(setting.trainer, f"{name}_dataset", None) for name in ("train", "eval"))
     rows = {**rows_in("rows", train), **rows_in("held_out_rows", held_out)}
-    return {**rows, **tokens_in(train), **tokens_in(held_out, "tokens.held_out")}
+    return {**rows, **tokens_in(train, order="order"), **tokens_in(held_out, "tokens.held_out")}
 
 
 GROUPS: Mapping[str, Callable[[Setting], Found]] = {
