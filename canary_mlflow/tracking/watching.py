@@ -17,6 +17,7 @@ from canary_mlflow.tracking.histories import read_runs
 from canary_mlflow.tracking.items import File
 from canary_mlflow.tracking.lines import LineFile, to_line
 from canary_mlflow.tracking.observers import Ending, Observer
+from canary_mlflow.tracking.probes import BEAT
 from canary_mlflow.tracking.recorder import Recorder
 from canary_mlflow.tracking.sinks import SinkSetting
 from gates.model.records import Run
@@ -70,7 +71,9 @@ class Watching(Observer):
     def row_closed(self, step: int, row: Mapping[str, float]) -> None:
         if step > 0:  # 0: logged before training
             self._rows.append((step, row))
-            if row.get("step_time", FAST) >= FAST or not self.watch.can_wait(len(self._rows), row):
+            # A row closes as the next step ends.
+            due = (step + 1) % BEAT == 0 or row.get("step_time", FAST) >= FAST
+            if due or not self.watch.can_wait(len(self._rows), row):
                 self._observe()
 
     def _observe(self) -> None:

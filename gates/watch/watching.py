@@ -19,7 +19,7 @@ from gates.watch.warning import Detection, Level, WatchWarning
 _NONFINITE = ("nonfinite", "nan_gradients")
 _OF_HEALTHY_RUNS = ("zero_loss",)  # rules that healthy runs break too: a hinge loss is learned away to exactly 0
 _FIRST_LOOK = 16  # rows after which detectors that rest are left out; then after twice as many, and so on
-_TOGETHER = 3  # rows that may be shown together: no more than a CRITICAL must last to become a STOP
+_TOGETHER = 4  # rows that may be shown together, but no more than a CRITICAL must last to become a STOP
 _PLANS = 15  # sets of names that are kept: steps with and without a sample, a norm by layer, an evaluation
 _COUNT = "nonfinite"  # the stream whose healthy value is 0
 HEALTHY = "healthy"
@@ -75,7 +75,7 @@ class Watch:
         self._next_look = _FIRST_LOOK
         self._found = False  # whether any detector has found anything yet
         self._opened = 0  # the row at which a stream was opened last
-        self._together = min(_TOGETHER, policy.rows.hold, policy.rows.hold_least)
+        self._together = _TOGETHER
         self._first_step: int | None = None
         self._spacing = 1
         self._critical_held = ""
@@ -294,6 +294,6 @@ class Watch:
         opened = _Stream([Alarm(one, rows, hold) for one in always], [Alarm(one, rows, lasting) for one in numbers])
         self._streams[name] = opened if opened.numbers else None
         if opened.numbers:
-            self._opened = self._rows
+            self._opened, self._together = self._rows, min(self._together, hold)
             self._list_numbers()
         return self._streams[name]

@@ -12,12 +12,12 @@ import torch
 from fake_gpu import Driver, LateGPU
 from probe_setting import setting
 
-from canary_mlflow.tracking.probes import Row, sentinel
+from canary_mlflow.tracking.probes import BEAT, Row, sentinel
 from canary_mlflow.tracking.probes.clock import Clock
 from canary_mlflow.tracking.probes.gpu import EVERY as ASKED_EVERY
 from canary_mlflow.tracking.probes.gpu import GPU, readings
 from canary_mlflow.tracking.probes.phases import Phases
-from canary_mlflow.tracking.probes.sentinel import EVERY, Sentinel
+from canary_mlflow.tracking.probes.sentinel import Sentinel
 from training.faults.pace import Pace
 
 
@@ -91,7 +91,7 @@ def sentinel_time(late: LateGPU, monkeypatch: pytest.MonkeyPatch, slowness: floa
     clock.start(setting(device="cuda"))
     probe.start(setting(device="cuda"))
     seen: Row = {}
-    for _ in range(EVERY + 1):
+    for _ in range(BEAT + 1):
         row: Row = {}
         late.launch(0.012 * slowness)
         clock.step_ended(row)

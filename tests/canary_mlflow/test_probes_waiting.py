@@ -12,10 +12,10 @@ import pytest
 import torch
 from probe_setting import setting
 
-from canary_mlflow.tracking.probes import Row
+from canary_mlflow.tracking.probes import BEAT, Row
 from canary_mlflow.tracking.probes.clock import Clock
 from canary_mlflow.tracking.probes.forwards import ForwardHook
-from canary_mlflow.tracking.probes.memory import EVERY, POINTS, WARMUP, Memory, resident_peak
+from canary_mlflow.tracking.probes.memory import POINTS, WARMUP, Memory, resident_peak
 from canary_mlflow.tracking.probes.waiting import Waiting
 from canary_mlflow.tracking.thread_clock import ThreadClock, writing_seconds
 
@@ -87,7 +87,8 @@ def test_a_peak_is_seen_at_each_step_and_the_resident_set_as_often_as_its_growth
     assert all("peak_memory" in row for row in rows)
     told = [step for step, row in enumerate(rows, 1) if "allocated_memory" in row]
     assert told[: WARMUP + POINTS] == list(range(1, WARMUP + POINTS + 1))
-    assert max(later - step for step, later in pairwise(told)) == EVERY
+    assert max(later - step for step, later in pairwise(told)) == BEAT
+    assert not any(step % BEAT for step in told[-POINTS:])  # with the sentinel, so that other steps are left alone
     assert all("allocated_memory" in row for row in rows if "memory_growth" in row)
     assert all(row["peak_memory"] >= row.get("allocated_memory", 0.0) for row in rows)
 

@@ -13,10 +13,10 @@ import torch
 from probe_setting import setting
 
 from canary_mlflow.tracking import fingerprint
-from canary_mlflow.tracking.probes import Row, standard_probes
+from canary_mlflow.tracking.probes import BEAT, Row, standard_probes
 from canary_mlflow.tracking.probes.clock import Clock
 from canary_mlflow.tracking.probes.memory import resident_peak
-from canary_mlflow.tracking.probes.sentinel import EVERY, Sentinel
+from canary_mlflow.tracking.probes.sentinel import Sentinel
 from canary_mlflow.tracking.probes.tokens import Tokens
 
 
@@ -118,7 +118,7 @@ def test_cost_is_cpu_time_in_kernels_and_the_kernel_is_no_steps_time() -> None:
     sentinel = Sentinel(clock)
     clock.start(setting())
     sentinel.start(setting())
-    rows: list[Row] = [{} for _ in range(2 * EVERY)]
+    rows: list[Row] = [{} for _ in range(2 * BEAT)]
     for row in rows:
         end = time.process_time() + 0.02
         while time.process_time() < end:
@@ -126,11 +126,11 @@ def test_cost_is_cpu_time_in_kernels_and_the_kernel_is_no_steps_time() -> None:
         clock.step_ended(row)
         sentinel.step_ended(row)
         sentinel.row_closed(row)
-    assert [index for index, row in enumerate(rows, 1) if "sentinel_time" in row] == [EVERY, 2 * EVERY]
-    timed = rows[EVERY - 1]["sentinel_time"]
-    assert rows[EVERY - 1]["step_cost"] == rows[EVERY - 1]["step_cpu_time"] / timed
-    assert rows[EVERY]["step_cost"] == rows[EVERY]["step_cpu_time"] / timed
-    assert rows[EVERY]["step_cpu_time"] < 0.02 + timed  # the step after a kernel does not pay for it
+    assert [index for index, row in enumerate(rows, 1) if "sentinel_time" in row] == [BEAT, 2 * BEAT]
+    timed = rows[BEAT - 1]["sentinel_time"]
+    assert rows[BEAT - 1]["step_cost"] == rows[BEAT - 1]["step_cpu_time"] / timed
+    assert rows[BEAT]["step_cost"] == rows[BEAT]["step_cpu_time"] / timed
+    assert rows[BEAT]["step_cpu_time"] < 0.02 + timed  # the step after a kernel does not pay for it
 
 
 def test_an_iterations_cost_is_in_kernels_too_and_other_devices_have_none() -> None:
@@ -142,7 +142,7 @@ def test_an_iterations_cost_is_in_kernels_too_and_other_devices_have_none() -> N
     assert row == {"step_cpu_time": 1.0}
     clock.start(setting(iterates=True))
     sentinel.start(setting(iterates=True))
-    for _ in range(EVERY):
+    for _ in range(BEAT):
         sentinel.step_ended(row := {})
     sentinel.iteration_ended(row := row | {"iteration_cpu_time": 2.0})
     assert 2.0 / row["iteration_cost"] == pytest.approx(row["sentinel_time"], rel=1.0)

@@ -63,10 +63,10 @@ def stop_of(rows: Rows, rules: WatchPolicy, *, waits: bool) -> tuple[Stop, int]:
     return (None, [one.to_dict() for one in watch.warnings]), waited
 
 
-@pytest.mark.parametrize("hold", [2, 3, 10])
+@pytest.mark.parametrize(("hold", "least"), [(2, 2), (3, 3), (10, 3), (10, 4), (4, 4)])
 @pytest.mark.parametrize("name", histories())
-def test_a_row_that_waits_changes_no_warning_and_delays_no_stop(name: str, hold: int) -> None:
-    rules = policy(on_critical="stop", rows__hold=hold, rows__hold_least=min(hold, 3))
+def test_a_row_that_waits_changes_no_warning_and_delays_no_stop(name: str, hold: int, least: int) -> None:
+    rules = policy(on_critical="stop", rows__hold=hold, rows__hold_least=least)
     for seed in range(3):
         rows = histories()[name](seed)
         assert stop_of(rows, rules, waits=True)[0] == stop_of(rows, rules, waits=False)[0]

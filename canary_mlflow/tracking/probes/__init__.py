@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Row = dict[str, float]  # canonical name → value, of one optimizer step
+BEAT = 4
+"""Steps between two that bear what need not be done at each: the sentinel's kernel, which is in no step's time, and
+with it the memory's file and the watch. The three between them are left alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,9 +122,9 @@ def standard_probes() -> dict[str, Probe]:
         clock,
         Phases(),
         Gradients(),
-        Sentinel(clock),
-        Tokens(),
         Memory(clock),
+        Sentinel(clock),  # behind what also works at each beat: its pause takes that out of the step's time
+        Tokens(),
         GPU(),
         Clipping(),
         ImpliedKL(),

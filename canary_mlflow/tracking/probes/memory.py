@@ -11,25 +11,22 @@ from typing import Any
 
 import psutil
 
-from canary_mlflow.tracking.probes import Probe, Row, Setting
+from canary_mlflow.tracking.probes import BEAT, Probe, Row, Setting
 from canary_mlflow.tracking.probes.clock import Clock
 
 MIB = 2**20
 PEAK_UNIT = 1 / (MIB if sys.platform == "darwin" else 1024)  # macOS counts bytes, Linux KiB
-WARMUP = 5  # steps that are left out of the growth: first batches fill caches
+WARMUP = BEAT  # steps that are left out of the growth: first batches fill caches
 POINTS = 32  # from which the growth is computed; a longer run keeps every second, fourth, … step
 FEWEST = 6
-EVERY = 4
-"""Steps between two readings of the resident set where no growth is computed from it: the file costs a small step more
-than the rest of this probe. The peak, which the kernel keeps, loses nothing by that."""
 
 
 class Memory(Probe):
     """MiB at the end of each step: `allocated_memory`, `peak_memory` so far, and on CUDA `reserved_memory`.
 
     On CUDA these are what torch's allocator gave out and held on this process's device since training began; otherwise
-    the process's resident set, at the first steps and then at every EVERYth, with its peak since the process started,
-    which is why each run needs a fresh process.
+    the process's resident set, at the first steps and then at every BEATth, as its file costs a small step more than
+    the rest of this probe, with its peak since the process started, which is why each run needs a fresh process.
     `memory_growth` is the robust slope of allocated_memory over the run so far, in MiB per step; its last value counts
     for the run.
     """
@@ -68,7 +65,7 @@ class Memory(Probe):
     def _read_resident(self, row: Row, due: bool) -> None:
         usage, self._clock.usage = self._clock.usage, None
         peak = resident_peak() if usage is None else usage.ru_maxrss * PEAK_UNIT
-        if due or self._growth.step <= WARMUP or (self._growth.step - WARMUP) % EVERY == 0:
+        if due or self._growth.step <= WARMUP or self._growth.step % BEAT == 0:
             now = row["allocated_memory"] = self._resident() / MIB
             if now > self._highest:
                 self._highest = now  # the kernel updates the peak a little later

@@ -6,11 +6,10 @@ import time
 
 import torch
 
-from canary_mlflow.tracking.probes import Probe, Row, Setting
+from canary_mlflow.tracking.probes import BEAT, Probe, Row, Setting
 from canary_mlflow.tracking.probes.clock import Clock
 from canary_mlflow.tracking.probes.stopwatch import Stopwatch
 
-EVERY = 4  # steps; at 4 ms the kernel takes a percent or two of a run
 REPEATS = 3  # of the kernel in one timing
 SIDE, PRODUCTS = 2048, 20  # of the GPU's kernel: 0.3 TFLOP in half precision, 0.52 ms of an H200 (docs/gpu.md)
 
@@ -53,7 +52,7 @@ class Sentinel(Probe):
         if self._kernel is None:
             return
         self._steps += 1
-        if self._steps % EVERY == 0:
+        if self._steps % BEAT == 0:  # at 4 ms the kernel takes a percent or two of a run
             self._latest = self._kernel.seconds()
             row["sentinel_time"] = self._gpu.seconds() if self._gpu else self._latest
             self._clock.paused()
