@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from scipy.ndimage import median_filter
 
 from canary_mlflow.pages.curves import BAND, Band, raw_envelope, read_series
 from canary_mlflow.pages.downsampling import Steps, Values, keep_envelope
@@ -71,6 +70,8 @@ def row_noise(values: Values) -> float:
 
 def departure(usual: Usual, series: Series) -> Departure:
     """The departure of a series, or of a stretch of it. Steps that the reference never reached are ignored."""
+    from scipy.ndimage import median_filter  # not above: each session would load it, and compares no curves
+
     if not series.finite.all():
         return Departure(farthest=FARTHEST, step=int(series.steps[~series.finite][0]), up=True)
     at = np.searchsorted(usual.band.steps, series.steps, side="right") - 1
