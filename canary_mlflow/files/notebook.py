@@ -42,7 +42,7 @@ def read_notebook(path: Path, body: Mapping[str, Any], notes: list[str]) -> Hist
         (*found, algo) for algo, cell in _cells(body) for page in _of_cell(cell, "text/html") for found in _tables(page)
     ]
     rows, planned, algo = max(
-        tables, key=lambda found: len(found[0]) * len(_known(found[0][0])), default=([], None, "")
+        tables, key=lambda found: (len(found[0]) - 1) * len(_known(found[0][0])), default=([], None, "")
     )
     shown = _of_table(path, rows, planned, len(tables), notes, algo) if len(rows) > 1 else None
     printed = _printed(path, body, notes, shown)

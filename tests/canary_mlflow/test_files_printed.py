@@ -284,6 +284,10 @@ def test_a_notebook_in_which_a_model_was_trained_is_read(tmp_path: Path) -> None
     assert values(history, "truncated_share") == [0.1, 0.2, 0.3]
     assert history.max_steps == 20, "what was trained is the beginning of it"
     assert history.notes[0] == "a table of a notebook, the fullest of 2"
+    evaluated = shown(("Step", "reward", "reward_std", "kl", "entropy"), (9, 1.0, 1.0, 1.0, 1.0))
+    trained = shown(("Step", "Training Loss"), *((step, 1.0) for step in range(1, 7)))
+    history = read_history(write(tmp_path, "f.ipynb", notebook(trained, evaluated)))
+    assert len(values(history, "loss")) == 6, "the one row of an evaluation tells less"
     printed = {"text": [f"{{'loss': {at}, 'epoch': {at}}}\n" for at in range(5)]}
     assert values(read_history(write(tmp_path, "b.ipynb", notebook(short, printed))), "loss") == [0, 1, 2, 3, 4]
     cells = [{"text": "".join(f"loss: {at / 2}\n" for at in range(of))} for of in (6, 9, 7)]
