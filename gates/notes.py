@@ -21,6 +21,8 @@ USUAL_FACTS = frozenset({"algo", "backend", "bound", "device", "model", "paradig
 """Facts that overlays may ask for even if the runs of a comparison do not record them."""
 PAUSED = 0.1
 """By how much a larger share of its time the candidate spends between the steps, from which on a reader is told."""
+STARTS = 1.5
+"""The same for the CPU time before the first step, as a factor: neighbours stretch it, and a cold disk."""
 CLOCK = "clock not usable"
 """How the notes on runs begin whose clock does not count."""
 _LOSSES = metrics_with("training_loss")
@@ -36,6 +38,7 @@ def notes(baseline: Side, candidate: Side, pairs: Pairs) -> tuple[str, ...]:
         *_as_one("baseline", baseline.finished),
         *_as_one("candidate", candidate.finished),
         *_clocks(baseline.finished, candidate.finished, pairs),
+        *_starts(baseline.finished, candidate.finished),
         *_pauses(baseline.finished, candidate.finished),
         *_pairs(pairs),
         *_rows_alone(baseline.evidence, candidate.evidence),
@@ -101,6 +104,19 @@ def _clocks(baseline: Sequence[Run], candidate: Sequence[Run], pairs: Pairs) -> 
         who = "; ".join(f"{name} {runs}" for name, runs in named if runs)
         said = f"{who}: {'one' if len(alike) > 1 else 'it'} {pairs.invalid[alike[0]].seen}"
         yield f"{CLOCK}: {len(alike)} of {len(everyone)} runs {what} ({said})"
+
+
+def _starts(baseline: Sequence[Run], candidate: Sequence[Run]) -> Iterator[str]:
+    """The same of what comes before the first step, by the CPU time of the steps after it."""
+    told = [[run for run in side if len(run.finite("start_time"))] for side in (baseline, candidate)]
+    if all(told):
+        before, now = (median(float(run.finite("start_time")[0]) for run in side) for side in told)
+        steps = median(float(run.finite("step_cpu_time").sum()) for run in told[0])
+        if now > STARTS * before and now > before + PAUSED * steps:
+            yield (
+                f"{now:.1f} s of CPU time went by before the candidate's first step (loading, preparing data), "
+                f"{before:.1f} s before the baseline's: no metric counts it"
+            )
 
 
 def _pauses(baseline: Sequence[Run], candidate: Sequence[Run]) -> Iterator[str]:

@@ -94,6 +94,8 @@ class Journal:
             measured = self._evaluated.look(logs, evaluated, trained)
             values |= self._evaluations.means(step, logs)
         if self.finished:
+            if measured:
+                self.probes.evaluated(values)
             self._late(step, values, self._evaluated.tags() if measured else {})
             return
         self._row(step).update(values)

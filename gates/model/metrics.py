@@ -90,6 +90,7 @@ _TABLE = (
     _time("compute_time"),
     _time("data_wait", scale="identity"),
     _time("step_wait", scale="identity"),
+    _perf("start_time", "s", scale="identity"),  # before the first step, of the CPU
     _perf("pause_time", "s", scale="identity"),  # between the steps: no part of a step's time
     _time("time_forward"),
     _time("time_backward"),

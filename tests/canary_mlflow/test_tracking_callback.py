@@ -19,6 +19,7 @@ from typing import Any
 import forking
 import mlflow
 import numpy as np
+import psutil
 import pytest
 import torch
 from tiny_trainers import arguments, dpo, sft
@@ -59,6 +60,24 @@ def plain(place: Path, callbacks: list[Any], model: Line | None = None, **own: A
 
 def recording(shared: Any, **own: Any) -> CanaryCallback:
     return CanaryCallback(tracking_uri=shared.uri, experiment="recorded", **own)
+
+
+def test_what_comes_before_the_steps_and_the_memory_of_what_comes_after_are_recorded(
+    shared: Any, tmp_path: Path
+) -> None:
+    began = time.process_time()
+    callbacks = [recording(shared), recording(shared)]
+    for callback in callbacks:
+        trainer = plain(tmp_path, [callback])
+        trainer.train()
+    spent = [callback.rows[1]["start_time"] for callback in callbacks]
+    assert spent[0] >= began > 0 < spent[1] < time.process_time() - began  # the second from the end of the first
+    assert not any("start_time" in row for step, row in callbacks[1].rows.items() if step > 1)
+    before, held = callbacks[1].rows[STEPS]["peak_memory"], psutil.Process().memory_info().rss / 2**20
+    predict = trainer.prediction_step
+    trainer.prediction_step = lambda *a, **k: (torch.ones(int((before - held + 64) * 2**18)), predict(*a, **k))[1]
+    trainer.evaluate()
+    assert callbacks[1].rows[STEPS]["peak_memory"] > before + 32
 
 
 @pytest.mark.parametrize("build", [sft, dpo])

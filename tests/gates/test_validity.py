@@ -67,3 +67,15 @@ def test_what_goes_by_between_the_steps_is_said_if_it_becomes_more(smoke, make_v
     (note,) = said(0.0, 0.1)
     assert note.startswith("50 % of the candidate's time went by between its steps")
     assert note.endswith("0 % of the baseline's: no metric counts it")
+
+
+def test_what_comes_before_the_first_step_is_said_if_it_becomes_more(smoke, make_version):
+    def said(*seconds):
+        sides = [make_version(name, series_={"step_cpu_time": [0.1] * 100, "start_time": [spent]})
+                 for name, spent in zip("ab", seconds, strict=True)]  # fmt: skip
+        return [note for note in judge(smoke, *sides).notes if "first step" in note]
+
+    assert said(2.0, 2.0) == said(2.0, 2.9) == said(20.0, 22.0) == said(20.0, 2.0) == []
+    (note,) = said(2.0, 20.0)
+    assert note.startswith("20.0 s of CPU time went by before the candidate's first step")
+    assert note.endswith("2.0 s before the baseline's: no metric counts it")

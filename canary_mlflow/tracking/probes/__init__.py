@@ -88,6 +88,9 @@ class Probe:
     def stop(self) -> None:
         """Training is over, well or not: leave no hook behind."""
 
+    def evaluated(self, row: Row) -> None:
+        """After stop: an evaluation after the training is over; add what it took."""
+
     def tags(self) -> Mapping[str, str]:
         """After stop: tags for the run."""
         return {}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 from canary_mlflow.tracking.probes import Probe, Row, Setting
 from canary_mlflow.tracking.probes.waiting import Waiting
@@ -15,6 +16,9 @@ LONG = 0.002  # seconds from which a pause is told of
 
 class Clock(Probe):
     """Times from one step's end to the next one's, starting when training begins.
+
+    `start_time`, in the first row, is the CPU time that this process and its children took before the first step, since
+    they began or since their last training ended: loading, preparing data.
 
     End to end, because data loading and rollouts happen outside step_begin..step_end, and TRL's PPOTrainer has no
     step_begin at all. Evaluation and saving between steps are taken out, and kept as `pause_time` of the next step.
@@ -33,6 +37,7 @@ class Clock(Probe):
     """
 
     name = "clock"
+    trained: ClassVar[float] = 0.0  # CPU seconds of the process when its last training ended
 
     def __init__(self) -> None:
         self._idle_cpu: Callable[[], float] = float
@@ -56,6 +61,7 @@ class Clock(Probe):
         if setting.device == "cpu" and setting.ranks == 1:
             with suppress(OSError):
                 self._waiting = Waiting()
+        self._started: float | None = _cpu_of_all() - Clock.trained
         self._step = self._iteration = self._mark = self._now()
         self._ready = self._mark[0]
 
@@ -75,6 +81,8 @@ class Clock(Probe):
             row["compute_time"] = wall - self._began
             if not self._iterates:
                 row["data_wait"] = self._began - self._ready
+        if self._started is not None:
+            row["start_time"], self._started = self._started, None
         if self._left > LONG:
             row["pause_time"], self._left = self._left, 0.0
         self._step = self._mark = now
@@ -104,6 +112,7 @@ class Clock(Probe):
         self._iteration = now
 
     def stop(self) -> None:
+        Clock.trained = _cpu_of_all()
         if self._waiting is not None:
             self._waiting.close()
 
@@ -113,3 +122,8 @@ class Clock(Probe):
             self._wait()
         wall, cpu = time.perf_counter(), time.process_time() - self._idle_cpu()
         return wall, cpu, 0.0 if self._waiting is None else self._waiting.seconds(afresh=afresh)
+
+
+def _cpu_of_all() -> float:
+    """CPU seconds of this process, and of those that it started and that have ended."""
+    return sum(os.times()[:4])

@@ -27,6 +27,7 @@ class Memory(Probe):
     On CUDA these are what torch's allocator gave out and held on this process's device since training began; otherwise
     the process's resident set, at the first steps and then at every BEATth, as its file costs a small step more than
     the rest of this probe, with its peak since the process started, which is why each run needs a fresh process.
+    An evaluation after the training counts: without its memory there is no number to judge by.
     `memory_growth` is the robust slope of allocated_memory over the run so far, in MiB per step; its last value counts
     for the run.
     """
@@ -61,6 +62,9 @@ class Memory(Probe):
             growth = self._growth.add(row["allocated_memory"])
             if growth is not None:
                 row["memory_growth"] = growth
+
+    def evaluated(self, row: Row) -> None:
+        row["peak_memory"] = resident_peak() if self._cuda is None else self._cuda.max_memory_allocated() / MIB
 
     def _read_resident(self, row: Row, due: bool) -> None:
         usage, self._clock.usage = self._clock.usage, None

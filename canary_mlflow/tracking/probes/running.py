@@ -153,6 +153,11 @@ class RunningProbes:
                 self.troubles[name] = probe.trouble()
         return found
 
+    def evaluated(self, row: Row) -> None:
+        """An evaluation after the training is over."""
+        for name, probe in list(self.named.items()):
+            self._act(name, "evaluated", lambda probe=probe: probe.evaluated(row))  # type: ignore[misc]
+
     def _hook_optimizer(self, optimizer: Any) -> None:
         """Learn of optimizer steps from the optimizer itself, for TRL's PPOTrainer, which does not report them."""
         inner = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
