@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ EXPORTS = "define_import_structure"  # in Transformers
 @contextmanager
 def spared() -> Iterator[None]:
     """Import a training's libraries in this block: what only depends on installed files is remembered."""
-    with packages_remembered(), changed("transformers.utils.import_utils", keep_exports):
+    with packages_remembered(), frames_without_source(), changed("transformers.utils.import_utils", keep_exports):
         yield
 
 
@@ -42,6 +43,18 @@ def packages_remembered() -> Iterator[None]:
         yield
     finally:
         importlib.metadata.packages_distributions = list_now
+
+
+@contextmanager
+def frames_without_source() -> Iterator[None]:
+    """Have `inspect.getframeinfo` look for no source, unless it is told to. Torch asks it for file and line of each
+    operator that it registers, and to find the source it goes through all modules each time."""
+    look = inspect.getframeinfo
+    inspect.getframeinfo = lambda frame, context=0: look(frame, context)
+    try:
+        yield
+    finally:
+        inspect.getframeinfo = look
 
 
 def keep_exports(module: ModuleType) -> None:

@@ -13,13 +13,16 @@ from training.remembering import records_of_packages, remembered, state_of_files
 
 IMPORTS = """
 import importlib.metadata
+import inspect
+import sys
 from pathlib import Path
 from training.sparing import spared
 
-plainly = importlib.metadata.packages_distributions
+plainly, look, here = importlib.metadata.packages_distributions, inspect.getframeinfo, sys._getframe()
 with spared():
     import transformers
     made, listed = (importlib.metadata.packages_distributions() for _ in range(2))
+    seen = inspect.getframeinfo(here)
 from transformers.utils.import_utils import define_import_structure as kept
 
 models = Path(transformers.__path__[0], "models")
@@ -27,6 +30,7 @@ for asked in [(models, "models"), (str(models / "__init__.py"),), (str(models / 
     assert kept(*asked) == kept(*asked) == kept.__wrapped__(*asked), asked  # made, or found by the import; remembered
 assert transformers.GPTNeoXForCausalLM.__name__ == "GPTNeoXForCausalLM"
 assert made == listed == plainly() and importlib.metadata.packages_distributions is plainly
+assert inspect.getframeinfo is look and seen.filename == look(here).filename
 print("the same")
 """
 
