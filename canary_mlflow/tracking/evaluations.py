@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from canary_mlflow.tracking.data_facts import rows_in, tokens_in
+from canary_mlflow.tracking.data_facts import IGNORED_LABEL, rows_in, tokens_in
 from canary_mlflow.tracking.fact_tags import digest, to_tags
 from canary_mlflow.tracking.schema import as_number, canonical
 
@@ -48,12 +48,20 @@ class Evaluations:
 
 class Evaluated:
     """The facts `evaluated.eval`, or `evaluated.eval_docs` for a set by name: on which rows it was evaluated last, also
-    after the training, and then `evaluated.weights`: whether these are the ones that the training ended with. A script
-    may hand any rows and any weights to `evaluate()`, and the last number counts."""
+    after the training. Then also `evaluated.weights`, whether these are the ones that the training ended with, and
+    `evaluated.labels_eval`, how many labels the batches asked for. A script may hand any rows and any weights to
+    `evaluate()`, through any collator, and the last number counts."""
 
     def __init__(self) -> None:
+        self._labels: Any = None  # of the evaluation that goes on
         self._found: dict[str, str] = {}  # set → its rows
         self._known: dict[str, str] = {}  # fingerprint of a data set → its rows
+
+    def see(self, batch: Any) -> None:
+        """A batch was evaluated after the training. None: none was; what was seen is of no evaluation."""
+        labels = batch.get("labels") if isinstance(batch, Mapping) else None
+        count = None if labels is None or not hasattr(labels, "sum") else (labels != IGNORED_LABEL).sum()
+        self._labels = count if self._labels is None or count is None else self._labels + count
 
     def look(self, logs: Mapping[str, object], data: Any, trained: bool | None = None) -> bool:
         """Whether an evaluation has just been logged. `data`: its data set, `trained`: whether its weights are those at
@@ -61,7 +69,9 @@ class Evaluated:
         sets = [key.removesuffix(TIMED) for key in logs if key.startswith(PREFIX) and key.endswith(TIMED)]
         for name in sets:
             self._found[name] = "" if data is None else self._rows(data)
+            self._found[f"labels_{name}"] = "" if self._labels is None else str(int(self._labels))
             self._found[WEIGHTS] = "" if trained is None else AS_TRAINED if trained else "others"
+        self._labels = None
         return bool(sets)
 
     def tags(self) -> dict[str, str]:

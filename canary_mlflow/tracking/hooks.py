@@ -8,6 +8,7 @@ from transformers import TrainerCallback
 
 from canary_mlflow.tracking.journal import Journal
 from canary_mlflow.tracking.probes.running import RunningProbes
+from canary_mlflow.tracking.probes.surroundings import running_batch
 
 
 class Hooks(TrainerCallback):  # type: ignore[misc]  # Transformers comes without types
@@ -43,6 +44,16 @@ class Hooks(TrainerCallback):  # type: ignore[misc]  # Transformers comes withou
         if self.journal is not None and logs:
             data = getattr(kwargs.get("eval_dataloader"), "dataset", None)
             self.journal.logged(state.global_step, logs, data, kwargs.get("model"))
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A batch was evaluated, or predicted; while training goes on, a probe sees what reaches the model."""
+        if self.journal is not None and self.journal.finished:
+            self.journal.evaluated.see(running_batch())
+
+    def on_predict(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
+        """A prediction is over, which no metric is of."""
+        if self.journal is not None:
+            self.journal.evaluated.see(None)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """An evaluation is over; its time belongs to no step."""

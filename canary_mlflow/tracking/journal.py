@@ -61,7 +61,7 @@ class Journal:
         self._open: int | None = None
         self._resumed = False
         self._evaluations = Evaluations(None)
-        self._evaluated = Evaluated()
+        self.evaluated = Evaluated()
         self._began = time.time()
         self._keys: tuple[str, ...] = ()  # of what was logged last, and its canonical names
         self._names: list[str] = []
@@ -91,12 +91,12 @@ class Journal:
         values, measured = self._numbers(logs), False
         if self._evaluates:
             trained = self._parameters.as_at_the_end(model) if self.finished and self._parameters else None
-            measured = self._evaluated.look(logs, evaluated, trained)
+            measured = self.evaluated.look(logs, evaluated, trained)
             values |= self._evaluations.means(step, logs)
         if self.finished:
             if measured:
                 self.probes.evaluated(values)
-            self._late(step, values, self._evaluated.tags() if measured else {})
+            self._late(step, values, self.evaluated.tags() if measured else {})
             return
         self._row(step).update(values)
         self.probes.emit("logged")
@@ -151,7 +151,7 @@ class Journal:
         ending = Ending(failure=failure, reason=reason, raised=raised_by, last_step=self.last_step)
         found = self._findings(ordered)
         self.learned = (found.learned, found.learned_reason)
-        tags = self.probes.tags() | self._evaluated.tags()
+        tags = self.probes.tags() | self.evaluated.tags()
         self.observers.call_each("finish", lambda observer: tags.update(observer.finish(ending)))
         if self.recorder is None:
             self.rows_lost = sum(map(len, self.rows.values())) if "mlflow" in self.observers else 0

@@ -296,6 +296,27 @@ def test_an_evaluation_of_other_weights_than_the_training_made_blocks(tiny: str,
     assert "but weights of the last evaluation as the training left them → others." in shown
 
 
+def measured_on_less(trainer: Any) -> None:
+    """Mask labels in the evaluation after the training alone."""
+    mask(trainer)
+    trainer.evaluate()
+    trainer.evaluate()
+
+
+def predicted_before(trainer: Any) -> None:
+    trainer.predict(trainer.train_dataset)
+    trainer.evaluate()
+
+
+def test_an_evaluation_of_fewer_labels_blocks_although_it_comes_after_the_training(tiny: str, place: Path) -> None:
+    (place / "mine.yaml").write_text(POLICY)
+    honest = trained(tiny, then=measured)
+    shown = said("compare", honest, trained(tiny, then=measured_on_less), "--policy", "mine.yaml").stdout
+    assert "but labels of the last evaluation 37 → 25" in " ".join(shown.split())
+    shown = said("compare", honest, trained(tiny, then=predicted_before), "--policy", "mine.yaml").stdout
+    assert "labels" not in shown
+
+
 def unseen(trainer: Any) -> None:
     """Call the model where no hook sees what it is given."""
     called = trainer.compute_loss

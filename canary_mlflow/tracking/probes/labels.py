@@ -24,7 +24,8 @@ class Labels(Probe):
 
     Counted in the `labels` that the model's forward gets, without ignored ones; nothing for trainers that keep their
     labels to themselves, nor under `torch.compile`, nor in a resumed training, which has not seen the first steps. An
-    evaluation after the training is not seen: by then no hook may be left on the model.
+    evaluation after the training is counted by its batches (tracking/evaluations.py): by then no hook may be left on
+    the model.
     """
 
     name = "labels"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
+from types import FrameType
 from typing import Any
 
 import torch
@@ -28,12 +30,22 @@ def running_trainer() -> Any:
     Transformers passes callbacks everything except the trainer, but only the trainer knows the reference model and
     calls the reward functions; while an event is handled, it is above us on the stack.
     """
-    frame = sys._getframe(1)
+    return _above(lambda held: held["self"])
+
+
+def running_batch() -> Any:
+    """The batch that the trainer above us on the stack has just evaluated, as its collator made it, or None."""
+    return _above(lambda held: held.get("inputs"))
+
+
+def _above(pick: Callable[[Mapping[str, Any]], Any]) -> Any:
+    """The first thing that `pick` finds among the variables of a trainer's methods above us on the stack, or None."""
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        owner = frame.f_locals.get("self")
-        if isinstance(owner, Trainer):
-            return owner
-        frame = frame.f_back  # type: ignore[assignment]  # None above the first
+        held = frame.f_locals
+        if isinstance(held.get("self"), Trainer) and (found := pick(held)) is not None:
+            return found
+        frame = frame.f_back
     return None
 
 
