@@ -34,7 +34,8 @@ class Labels(Probe):
         self._hook: ForwardHook | None = None
         self._trainer: weakref.ref[Any] | None = None  # it holds the callback, which must be seen to go with it
         self._trained: torch.Tensor | None = None
-        self._cubes: torch.Tensor | None = None
+        self._cubes: torch.Tensor | None = None  # with those of ignored labels, until the end
+        self._places = 0
         self._evaluated: torch.Tensor | None = None
         self._evaluations: set[int] = set()
         self._found: dict[str, str] = {}
@@ -47,11 +48,10 @@ class Labels(Probe):
     def _learn(self, inputs: Mapping[str, Any], output: Any) -> None:
         labels = inputs.get("labels")
         if isinstance(labels, torch.Tensor):
-            learned = labels != IGNORED_LABEL
-            self._trained = _and(self._trained, learned.sum())
+            self._trained = _and(self._trained, (labels != IGNORED_LABEL).sum())
             if not labels.is_floating_point():
-                known = labels * learned
-                self._cubes = _and(self._cubes, (known * known * known).sum())
+                self._places += labels.numel()
+                self._cubes = _and(self._cubes, (labels * labels * labels).sum())
 
     def _evaluate(self, inputs: Mapping[str, Any], output: Any) -> None:
         labels = inputs.get("labels")
@@ -68,7 +68,8 @@ class Labels(Probe):
         if self._trained is not None and state is not None and state.global_step == state.max_steps:
             self._found["trained"] = str(int(self._trained))
             if self._cubes is not None:
-                self._found["which"] = str(int(self._cubes))
+                ignored = self._places - int(self._trained)
+                self._found["which"] = str((int(self._cubes) - ignored * IGNORED_LABEL**3) % 2**64)
         if self._evaluations:
             self._found["evaluated"] = ", ".join(map(str, sorted(self._evaluations)))
 
