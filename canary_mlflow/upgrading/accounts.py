@@ -231,7 +231,7 @@ def _other_tensors(name: str, here: Tensors, there: Tensors, steady: Set[str], s
         elif not math.isclose(norm, other, rel_tol=apart):
             yield f"saved.values:{name}", f"norm of {tensor} in {name} {told_apart(norm, other)}"
         elif same and abs(sums - other_sums) > apart * max(norm, other):
-            yield f"saved.values:{name}", f"{tensor} in {name} holds others, of the same norm"
+            yield f"saved.values:{name}", f"other values in {tensor} of {name}, of the same norm"
 
 
 def other_texts(before: Sequence[Account], now: Account) -> Iterator[tuple[str, str]]:

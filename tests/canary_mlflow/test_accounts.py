@@ -214,7 +214,7 @@ def test_other_saved_tensors_are_named(tmp_path: Path, now: dict[str, list[objec
     ("gradient", "saved", "said"),
     [
         (1.0, [4.0, 0.5], []),
-        (1.0, [4.0, -0.5], ["a in model.safetensors holds others, of the same norm"]),  # the same with another sign
+        (1.0, [4.0, -0.5], ["other values in a of model.safetensors, of the same norm"]),  # the same with another sign
         (1.0, [4.004, 0.5], ["norm of a in model.safetensors 4 → 4.004"]),
         (1.00001, [4.004, -0.5], []),  # rounding made other weights
     ],
