@@ -97,7 +97,10 @@ def _reward(stream: str) -> Callable[[Situation], list[Detector]]:
     def chosen(run: Situation) -> list[Detector]:
         if stream in _REWARDS and not run.rl:
             return []  # a reward model's mean score: only differences of scores are trained, its level drifts freely
-        found: list[Detector] = [RewardFall(stream, run.policy.gain, run.policy.rows, run.outcome)]
+        rules = run.policy.gain
+        if stream == "reward_margin":
+            rules = replace(rules, critical_noise=rules.critical_margin_noise)
+        found: list[Detector] = [RewardFall(stream, rules, run.policy.rows, run.outcome)]
         return [*found, NoGainInReward(run.policy.facts)] if run.rl and stream in _REWARDS else found
 
     return chosen

@@ -148,6 +148,7 @@ class GainRules:
     floor: Annotated[float, number(0)]
     lost: Annotated[float, number(0)]
     critical_noise: Annotated[float, number(0)]
+    critical_margin_noise: Annotated[float, number(0)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -71,6 +71,7 @@ noisy_fall = column(
     - 1.8 * (np.arange(300) >= 200),
 )
 collapsed = rewards(wavy(20, 1.0, 0.03), wavy(30, 0.1, 0.3))
+falling_margin = [{"reward_margin": row["reward_mean"]} for row in collapsed]
 equal = [{"reward_mean": 0.5, "zero_spread_share": 0.96} for _ in range(30)]
 capped = column("truncated_share", [0.3] * 20 + [0.97] * 12)
 preferred = [
@@ -122,6 +123,8 @@ FLIPS: dict[str, tuple[Any, Rows] | tuple[Any, Rows, dict[str, Any]]] = {
     "gain__floor": (2.0, half_gone),
     "gain__lost": (0.9, half_gone),
     "gain__critical_noise": (60.0, collapsed),
+    "gain__critical_margin_noise": (60.0, falling_margin),
+    "algos__kto__gain__critical_margin_noise": (60.0, falling_margin, {"algo": "kto"}),
     "patterns__no_spread": (0.99, equal),
     "patterns__no_spread_rows": (40, equal),
     "patterns__displaced_times": (6.0, preferred),
@@ -239,7 +242,7 @@ BAD = [
     (change("phases", [0]), "watch.phases: found 0; expected a whole number of at least 1"),
     (change("drift__alone", ["los"]), "watch.drift.alone: unknown stream 'los'; valid: approx_kl"),
     (lambda: parse_watch(DEFAULT | {"algos": {"grpo": {"gain": {"nois": 1}}}}),
-     "watch.algos.grpo.gain: unknown key 'nois'; valid: critical_noise"),
+     "watch.algos.grpo.gain: unknown key 'nois'; valid: critical_margin_noise, critical_noise"),
     (lambda: parse_watch(DEFAULT | {"ceilings": {"loss": 1}}), "watch.ceilings: unknown key 'loss'; valid: entropy"),
 ]  # fmt: skip
 
