@@ -259,7 +259,6 @@ SILENT = tuple(
          lambda good, bad: good["scores"] != bad["scores"]),
         ("unmerged", "peft#3216", MIDDLE, ("peft", "0.19.1", "0.20.0"),
          lambda good, bad: abs(good["bias"] - bad["bias"]) > 1e-5),
-        ("seldom", "transformers#36297", OLDER, ("transformers", "4.45.2", "4.48.3"), first_loss_otherwise),
     )
 )  # fmt: skip
 ROWS = (*SEEN, *UNSEEN, *LATER, *WIDER, *OWN, *THREADS, *SILENT)

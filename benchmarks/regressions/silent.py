@@ -344,15 +344,6 @@ def unmerged(folder: str) -> dict[str, object]:
     return seen.told(folder, bias=float(held.bias.mean()))
 
 
-def seldom(folder: str) -> dict[str, object]:
-    """later.epochs, which logs as seldom as the library does by itself."""
-    import later
-
-    later.common = lambda folder, **given: {**common(folder, **given), "logging_steps": 500}
-    found = later.epochs(folder)
-    return {**found, "rows": [{"loss": row["train_loss"]} for row in found["logged"] if "train_loss" in row]}
-
-
 def neftune(folder: str) -> dict[str, object]:
     return trained(folder, model(), neftune_noise_alpha=5.0)
 
@@ -410,7 +401,6 @@ KINDS = {
     "leak": leak,
     "negated": negated,
     "unmerged": unmerged,
-    "seldom": seldom,
     "neftune": neftune,
     "adapted": adapted,
     "kto-lately": preferred,

@@ -26,17 +26,13 @@ Held = TypeVar("Held")
 
 TIMED = ("runtime", "per_second", "_time")
 """How keys end that read a clock."""
-MEASURED = re.compile("time|second|speed|memory|profil")
-"""In a key that nobody knows: that it is measured, not computed."""
+MEASURED = re.compile("time|second|speed|memory|profil|^train_loss$")
+"""In a key that nobody knows: that it is measured, or of all steps together, with the rounding of all."""
 BY_THEIR_SIZE = ("loss", "learning_rate", "eval_loss")
 """Whose rounding is relative to their own size; others are differences or means of larger numbers."""
 STEERS = ("grad_norm", "learning_rate", "kl")
 LOGGED, BESIDES = "logged.", "besides."
 """How keys of a course begin: those that decide, those that are shown."""
-WHOLE = "train_loss"
-"""The mean of a training, for one whose steps are not logged."""
-SELDOM = 1e-3
-"""Times GROWS: how far that mean may be off through the rounding of many steps."""
 JUMP = 0.01
 """Times GROWS: how far a share may be off where something else is off by rounding."""
 SAVED_APART = 1e-2
@@ -116,10 +112,8 @@ def other_course(before: Sequence[Account], now: Account, rounding: float) -> It
             yield f"{kind}{key}", f"{key} is not logged any more"
         if at >= len(values):
             continue
-        if key == WHOLE and len(steady.get((trainer, "loss"), ())) >= FEWEST:
-            continue
         apart = _apart(key, value, values[at][1])
-        limit = max(worst and JUMP, rounding) if _jumps(key) else max(known, rounding, SELDOM if key == WHOLE else 0.0)
+        limit = max(worst and JUMP, rounding) if _jumps(key) else max(known, rounding)
         if apart > limit * GROWS:
             kind = LOGGED if _decides(key) and not _shifted(key, steady[trainer, key], values) else BESIDES
             yield f"{kind}{key}", f"{key} of step {step} {told_apart(value, values[at][1])}"
@@ -147,9 +141,6 @@ def _other_length(before: Sequence[Account], now: Account) -> Iterator[tuple[str
         first, *again, last = (one.course.get((trainer, key), ()) for one in (*before, now))
         if key == "loss" and last and len(last) != len(first) and all(len(one) == len(first) for one in again):
             yield f"{LOGGED}steps", f"{key} was logged {len(first)} → {len(last)} times"
-        ends = [one[-1][0] for one in (first, *again, last) if one]
-        if key == WHOLE and last and ends[-1] != ends[0] and {*ends[:-1]} == {ends[0]}:
-            yield f"{LOGGED}end", f"the training's last step {ends[0]} → {ends[-1]}"
 
 
 def _judged(key: str) -> bool:
@@ -160,19 +151,14 @@ def _judged(key: str) -> bool:
 
 def _unknown(key: str) -> bool:
     """Whether it is a trainer's own, of which nobody knows what it means: it is shown where it differs."""
-    return canonical(key) is None and key != WHOLE and not key.startswith("eval_")
+    return canonical(key) is None and not key.startswith("eval_")
 
 
 def _decides(key: str) -> bool:
     """Whether it is what is trained with or for: libraries define anew what only describes a training, such as its
     entropy."""
     name = canonical(key)
-    return (
-        key == WHOLE
-        or key.startswith("eval_")
-        or name in STEERS
-        or (name is not None and METRICS[name].worse != "both")
-    )
+    return key.startswith("eval_") or name in STEERS or (name is not None and METRICS[name].worse != "both")
 
 
 def _jumps(key: str) -> bool:
