@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from operator import attrgetter
-from statistics import median
+from statistics import mean, median
 
 from gates.evidence.clocks import Pairs
 from gates.facts.check import with_fresh
@@ -107,10 +107,11 @@ def _clocks(baseline: Sequence[Run], candidate: Sequence[Run], pairs: Pairs) -> 
 
 
 def _starts(baseline: Sequence[Run], candidate: Sequence[Run]) -> Iterator[str]:
-    """The same of what comes before the first step, by the CPU time of the steps after it."""
+    """The same of what comes before the first step, by the CPU time of the steps after it. On average: what the runs of
+    one process share comes before the first of them."""
     told = [[run for run in side if len(run.finite("start_time"))] for side in (baseline, candidate)]
     if all(told):
-        before, now = (median(float(run.finite("start_time")[0]) for run in side) for side in told)
+        before, now = (mean(float(run.finite("start_time")[0]) for run in side) for side in told)
         steps = median(float(run.finite("step_cpu_time").sum()) for run in told[0])
         if now > STARTS * before and now > before + PAUSED * steps:
             yield (

@@ -69,10 +69,17 @@ def test_what_goes_by_between_the_steps_is_said_if_it_becomes_more(smoke, make_v
     assert note.endswith("0 % of the baseline's: no metric counts it")
 
 
+def others_of_its_process(run):
+    return replace(run, series={**run.series, "start_time": replace(run.series["start_time"], values=np.zeros(1))})
+
+
 def test_what_comes_before_the_first_step_is_said_if_it_becomes_more(smoke, make_version):
     def said(*seconds):
-        sides = [make_version(name, series_={"step_cpu_time": [0.1] * 100, "start_time": [spent]})
-                 for name, spent in zip("ab", seconds, strict=True)]  # fmt: skip
+        made = [make_version(name, series_={"step_cpu_time": [0.1] * 100, "start_time": [3 * spent]})
+                for name, spent in zip("ab", seconds, strict=True)]  # fmt: skip
+        sides = [
+            replace(side, runs=(side.runs[0], *(others_of_its_process(run) for run in side.runs[1:3]))) for side in made
+        ]
         return [note for note in judge(smoke, *sides).notes if "first step" in note]
 
     assert said(2.0, 2.0) == said(2.0, 2.9) == said(20.0, 22.0) == said(20.0, 2.0) == []
