@@ -14,7 +14,7 @@ from canary_mlflow.tracking.schema import as_number, canonical
 PREFIX = "eval_"
 TIMED = "_runtime"
 """Transformers logs `eval_runtime` at the end of each evaluation, `eval_docs_runtime` for a set by name."""
-WEIGHTS, AS_TRAINED = "weights", "as the training left them"
+AS_TRAINED = "as the training left them"
 
 
 class Evaluations:
@@ -48,7 +48,7 @@ class Evaluations:
 
 class Evaluated:
     """The facts `evaluated.eval`, or `evaluated.eval_docs` for a set by name: on which rows it was evaluated last, also
-    after the training. Then also `evaluated.weights`, whether these are the ones that the training ended with, and
+    after the training. Then also `evaluated.weights_eval`, whether these are the ones that the training ended with, and
     `evaluated.labels_eval`, how many labels the batches asked for. A script may hand any rows and any weights to
     `evaluate()`, through any collator, and the last number counts."""
 
@@ -59,8 +59,9 @@ class Evaluated:
 
     def see(self, batch: Any) -> None:
         """A batch was evaluated after the training. None: none was; what was seen is of no evaluation."""
-        labels = batch.get("labels") if isinstance(batch, Mapping) else None
-        count = None if labels is None or not hasattr(labels, "sum") else (labels != IGNORED_LABEL).sum()
+        count = None
+        with suppress(Exception):  # an odd batch
+            count = (batch["labels"] != IGNORED_LABEL).sum()
         self._labels = count if self._labels is None or count is None else self._labels + count
 
     def look(self, logs: Mapping[str, object], data: Any, trained: bool | None = None) -> bool:
@@ -70,7 +71,7 @@ class Evaluated:
         for name in sets:
             self._found[name] = "" if data is None else self._rows(data)
             self._found[f"labels_{name}"] = "" if self._labels is None else str(int(self._labels))
-            self._found[WEIGHTS] = "" if trained is None else AS_TRAINED if trained else "others"
+            self._found[f"weights_{name}"] = "" if trained is None else AS_TRAINED if trained else "others"
         self._labels = None
         return bool(sets)
 

@@ -46,8 +46,9 @@ class Hooks(TrainerCallback):  # type: ignore[misc]  # Transformers comes withou
             self.journal.logged(state.global_step, logs, data, kwargs.get("model"))
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A batch was evaluated, or predicted; while training goes on, a probe sees what reaches the model."""
-        if self.journal is not None and self.journal.finished:
+        """A batch was evaluated, or predicted; while training goes on, a probe sees what reaches the model. Of several
+        ranks each has a share, by the size of a batch."""
+        if self.journal is not None and self.journal.finished and args.world_size == 1:
             self.journal.evaluated.see(running_batch())
 
     def on_predict(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:

@@ -7,6 +7,7 @@ import logging
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from canary_mlflow.tracking.ending import Findings, Target, end_tags, shortfall, summary
@@ -90,7 +91,9 @@ class Journal:
         evaluation; `model`: what was evaluated."""
         values, measured = self._numbers(logs), False
         if self._evaluates:
-            trained = self._parameters.as_at_the_end(model) if self.finished and self._parameters else None
+            trained = None
+            with suppress(Exception):  # weights that are not here: what is not known is left out
+                trained = self._parameters.as_at_the_end(model) if self.finished else None
             measured = self.evaluated.look(logs, evaluated, trained)
             values |= self._evaluations.means(step, logs)
         if self.finished:

@@ -34,7 +34,7 @@ NAMES = {
     "labels.which": "which labels were learned over the training",
     "evaluated.eval": "rows of the last evaluation",
     "evaluated.labels_eval": "labels of the last evaluation",
-    "evaluated.weights": "weights of the last evaluation",
+    "evaluated.weights_eval": "weights of the last evaluation",
     "outcome.ended": "the short training",
     "outcome.trainable": "trainable parameters at the end",
     "outcome.resumed_step": "the step after a checkpoint",

@@ -23,6 +23,7 @@ FIRST = "first."
 """Of the first steps."""
 ORDER = "data.order"
 """In which order a trainer is given its rows, from which follows what each step is about."""
+OF_ORDER = (FIRST, "labels.trained", "labels.which")
 SEEDED = (FIRST, "labels.", ORDER)
 """Follows from the seed, so it is compared between runs of one seed alone."""
 
@@ -77,7 +78,7 @@ def fact_differences(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[
     side are below all of the other."""
     left, right = _by_key(baseline), _by_key(candidate)
     for seed in shuffled_otherwise(baseline, candidate):
-        for key in [key for key in left if bare(key).startswith(SEEDED)]:
+        for key in [key for key in left if bare(key).startswith(OF_ORDER)]:
             left[key].pop(seed, None)
     usual = [_by_key(side, defaults_of) for side in (baseline, candidate)]
     flipped = usual[0].keys() & usual[1].keys()
@@ -105,7 +106,7 @@ def deciding(differences: Iterable[Difference], baseline: Sequence[Run], candida
     kinds = OF_EQUAL_DATA if of_same_rows(baseline, candidate) else OF_EQUAL_CODE
     found = _that_decide(differences, runs, kinds)
     if any(bare(one.key) == ORDER for one in differences):
-        found = [one for one in found if not bare(one.key).startswith(SEEDED)]
+        found = [one for one in found if not bare(one.key).startswith(OF_ORDER)]
     return [one for one in found if not any(may_explain(setting, bare(one.key)) for setting in settings)]
 
 

@@ -291,8 +291,13 @@ def test_rows_in_another_order_excuse_what_each_step_is_about_and_nothing_else(s
         judge(smoke, before, side("b", **{**now, "facts": {**now["facts"], "data.order": "1f"}})).outcome
         is Outcome.BLOCK
     )  # type: ignore[dict-item]
-    fewer = {**now, "facts": {"data.order": "2e", "data.tokens.input_ids": "900 in 80 rows, longest 22, cd58"}}
-    assert judge(smoke, before, side("b", **fewer)).outcome is Outcome.BLOCK
+    for fact, held, found in (
+        ("data.tokens.input_ids", FACTS_OF["data.tokens.input_ids"], "900 in 80 rows, longest 22, cd58"),
+        ("labels.evaluated", "37", "25"),
+        ("evaluated.eval", "4 rows, ab", "3 rows, cd"),
+    ):
+        known = side("a", facts={"data.order": "1f", fact: held})
+        assert judge(smoke, known, side("b", facts={"data.order": "2e", fact: found})).outcome is Outcome.BLOCK
 
 
 def test_texts_that_give_the_same_tokens_are_the_same_work(smoke: Any, side: Any) -> None:
