@@ -23,6 +23,8 @@ PAUSED = 0.1
 """By how much a larger share of its time the candidate spends between the steps, from which on a reader is told."""
 STARTS = 1.5
 """The same for the CPU time before the first step, as a factor: neighbours stretch it, and a cold disk."""
+UNCOUNTED = "no metric counts it"
+"""How the notes end on costs that no check knows of."""
 CLOCK = "clock not usable"
 """How the notes on runs begin whose clock does not count."""
 _LOSSES = metrics_with("training_loss")
@@ -116,7 +118,7 @@ def _starts(baseline: Sequence[Run], candidate: Sequence[Run]) -> Iterator[str]:
         if now > STARTS * before and now > before + PAUSED * steps:
             yield (
                 f"{now:.1f} s of CPU time went by before the candidate's first step (loading, preparing data), "
-                f"{before:.1f} s before the baseline's: no metric counts it"
+                f"{before:.1f} s before the baseline's: {UNCOUNTED}"
             )
 
 
@@ -127,7 +129,7 @@ def _pauses(baseline: Sequence[Run], candidate: Sequence[Run]) -> Iterator[str]:
         before, now = (f"{100 * share:.0f} %" for share in shares)
         yield (
             f"{now} of the candidate's time went by between its steps (evaluating, saving, or left out by the script), "
-            f"{before} of the baseline's: no metric counts it"
+            f"{before} of the baseline's: {UNCOUNTED}"
         )
 
 
