@@ -117,7 +117,7 @@ def _starts(baseline: Sequence[Run], candidate: Sequence[Run]) -> Iterator[str]:
         steps = median(float(run.finite("step_cpu_time").sum()) for run in told[0])
         if now > STARTS * before and now > before + PAUSED * steps:
             yield (
-                f"{now:.1f} s of CPU time went by before the candidate's first step (loading, preparing data), "
+                f"{now:.1f} s of CPU time per run went by before the candidate's first step (loading, preparing data), "
                 f"{before:.1f} s before the baseline's: {UNCOUNTED}"
             )
 

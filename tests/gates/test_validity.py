@@ -84,5 +84,5 @@ def test_what_comes_before_the_first_step_is_said_if_it_becomes_more(smoke, make
 
     assert said(2.0, 2.0) == said(2.0, 2.9) == said(20.0, 22.0) == said(20.0, 2.0) == []
     (note,) = said(2.0, 20.0)
-    assert note.startswith("20.0 s of CPU time went by before the candidate's first step")
+    assert note.startswith("20.0 s of CPU time per run went by before the candidate's first step")
     assert note.endswith("2.0 s before the baseline's: no metric counts it")
