@@ -105,9 +105,9 @@ def misused(error: click.UsageError) -> OneLine:
     found = error.format_message().rstrip(".")
     subject = command.removeprefix("canary").strip()
     where = f"{subject}: " if subject else ""
-    return OneLine(
-        f"{where}{found[:1].lower()}{found[1:]}; `{command} --help` says what it takes", UsageError.exit_code
-    )
+    said = f"{where}{found[:1].lower()}{found[1:]}"
+    joined = said if said.endswith("?") else f"{said};"
+    return OneLine(f"{joined} `{command} --help` says what it takes", UsageError.exit_code)
 
 
 def is_store_error(error: Exception) -> bool:

@@ -138,7 +138,7 @@ def refuse_own_script(client: MlflowClient, run: Run) -> None:
         return
     raise UsageError(
         f"run {run.info.run_id}: a script of your own made it, or its config.yaml is gone; expected a run that "
-        "`canary run` made; in your own script use torch.profiler, or run it again for more seeds"
+        "`canary run` made; only the script can make it again, for more seeds or under torch.profiler"
     )
 
 

@@ -59,7 +59,7 @@ def upgrade(
     from canary_mlflow.upgrading.uv import located
 
     if not to:
-        raise UsageError("canary upgrade: expected --to PKG==VERSION or --to FILE; for example --to trl==1.16.0")
+        raise UsageError("upgrade: expected --to PKG==VERSION or --to FILE; for example --to trl==1.16.0")
     if command is not None and overrides:
         raise UsageError(f"found --command and {overrides[0]!r}; expected one of them: OVERRIDES are the canary's")
     if command is not None:
@@ -67,7 +67,7 @@ def upgrade(
     asked = pins.read(to)
     located()
     ctx.with_resource(unwinding())
-    at_hand = pins.here() if from_ is None else pins.read([from_])
+    at_hand = pins.here() if from_ is None else pins.completed(pins.read([from_]))
     found = plan(at_hand, asked, whole=any(Path(word).is_file() for word in to))
     there = sum(map(environments.is_there, (found.before, found.now))) if found.changes else 0
     if dry_run:

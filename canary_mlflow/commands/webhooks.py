@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +59,8 @@ def test(ctx: click.Context, name: str | None) -> None:
     found = [one for one in configured() if name in (None, one.name)]
     if not found:
         what = f"no webhook called {name!r}" if name else "no webhook"
-        raise UsageError(f"{what} in the file that {FILE} names; expected one; canary webhooks list shows them")
+        where = f"in {os.environ[FILE]}" if os.environ.get(FILE) else f"here: {FILE} is not set, and names the file"
+        raise UsageError(f"{what} {where}; expected one; canary webhooks list shows them")
     failed = False
     for webhook in found:
         problem, _ = attempt(webhook, trial())

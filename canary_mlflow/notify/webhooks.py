@@ -69,10 +69,11 @@ def read_webhooks(path: Path, environment: Mapping[str, str] = os.environ) -> tu
     try:
         found = read_yaml(path)
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UsageError(f"{FILE}={path}: {one_line(error)}; expected a YAML file of webhooks") from error
+        said = "no such file" if isinstance(error, FileNotFoundError) else one_line(error)
+        raise UsageError(f"{path}: {said}; expected a YAML file of webhooks") from error
     listed = found.get("webhooks") if isinstance(found, Mapping) and set(found) <= {"webhooks"} else None
     if not isinstance(listed, list):
-        raise UsageError(f"{FILE}={path}: expected one key, webhooks, with a list; see docs/webhooks.md")
+        raise UsageError(f"{path}: expected one key, webhooks, with a list; see docs/webhooks.md")
     made = tuple(webhook_of(f"{path}: webhook {number}", one, environment) for number, one in enumerate(listed, 1))
     names = [one.name for one in made]
     if twice := next((name for name in names if names.count(name) > 1), None):

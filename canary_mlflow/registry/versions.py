@@ -87,7 +87,7 @@ def no_such_model(client: MlflowClient, model: str) -> str:
     names = [found.name for found in client.search_registered_models(max_results=1000)]
     near = difflib.get_close_matches(model, names, n=3)
     rest = [name for name in names if name not in near]
-    there = shortened(near + rest) or "none yet: `canary run` registers the first"
+    there = shortened(near + rest) or "none yet: `canary run` or `canary register` makes the first"
     return f"model {model!r}: not in the registry; models: {there}"
 
 

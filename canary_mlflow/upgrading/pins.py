@@ -115,6 +115,17 @@ def lock(exact: Pins, names: Iterable[str], preferred: Pins) -> dict[str, str]:
         ) from error
 
 
+def completed(listed: Pins) -> dict[str, str]:
+    """The set with whatever its packages need and it does not name, as far as possible in the version of this Python: a
+    requirements.txt may list only what a project asks for itself. A set that contradicts itself stays as it is, for
+    somebody may train with it."""
+    here_too = {name: version for name, version in here().items() if not version.startswith(FOLDER)}
+    try:
+        return lock(listed, (), {**here_too, **listed})
+    except Unresolvable:
+        return dict(listed)
+
+
 def _locked(folder: Path, wanted: Sequence[str], exact: Pins, preferred: Pins) -> dict[str, str]:
     asked, found = folder / "asked.in", folder / "locked.txt"
     asked.write_text("\n".join(wanted) + "\n")

@@ -174,11 +174,14 @@ def test_bad_input_is_one_line(guarded: Any, tmp_path: Path, arguments: list[str
     assert guarded.champion() == "1"
 
 
-@pytest.mark.parametrize("arguments", ["gate", "gate m", "bless m 1", "compare a", "nonsense", "gate m 1 --no"])
+@pytest.mark.parametrize(
+    "arguments", ["gate", "gate m", "bless m 1", "compare a", "nonsense", "gat m 1", "gate m 1 --no"]
+)
 def test_a_wrong_command_line_ends_with_2(arguments: str) -> None:
     line = one_line(canary(*arguments.split()), 2)
     assert line.startswith("canary: ")
     assert "--help` says what it takes" in line
+    assert "?;" not in line
 
 
 @pytest.mark.parametrize(

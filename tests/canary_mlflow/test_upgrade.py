@@ -397,6 +397,22 @@ def test_a_dry_run_builds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert not (tmp_path / "none").exists()
 
 
+def test_a_file_that_lists_only_what_a_project_asks_for_is_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the environment of the present packages would lack what they need, and all of that would seem to move."""
+
+    def resolved(*words: str) -> str:
+        found = Path(words[words.index("--output-file") + 1])
+        found.write_text(f"{Path(words[2]).read_text()}tqdm==4.70.1\n")
+        return ""
+
+    monkeypatch.setattr(pins, "uv", resolved)
+    (tmp_path / "requirements.txt").write_text("trl==1.14.2\n")
+    found = said("--to", "trl==1.15.0", "--from", str(tmp_path / "requirements.txt"), "--dry-run", "--json", code=0)
+    assert json.loads(found.stdout)["changes"] == [{"name": "trl", "before": "1.14.2", "now": "1.15.0"}]
+
+
 def trained(loss: float, **facts: str) -> Probe:
     """A probe whose one run began with this loss."""
     found = probe()

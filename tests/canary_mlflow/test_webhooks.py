@@ -199,7 +199,10 @@ def test_they_are_listed_and_tried_without_their_secrets(
     refused = canary("webhooks", "test", "deploy")
     assert (refused.exit_code, "answered 500" in refused.stdout) == (4, True)
     unknown = canary("webhooks", "test", "other")
-    assert (unknown.exit_code, "no webhook called 'other'" in unknown.stderr) == (2, True)
+    assert (unknown.exit_code, "no webhook called 'other' in " in unknown.stderr) == (2, True)
+    monkeypatch.delenv("CANARY_WEBHOOKS")
+    unset = canary("webhooks", "test")
+    assert (unset.exit_code, "no webhook here: CANARY_WEBHOOKS is not set" in unset.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(

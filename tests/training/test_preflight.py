@@ -164,7 +164,7 @@ def test_a_hub_model_in_the_cache_passes(tmp_path, monkeypatch):
 
 
 def test_a_file_of_webhooks_that_cannot_be_read_stops_a_session_before_it_begins(tmp_path, monkeypatch):
-    with pytest.raises(UsageError, match=r"none\.yaml: .*No such file.*; expected a YAML file of webhooks"):
+    with pytest.raises(UsageError, match=r"none\.yaml: no such file; expected a YAML file of webhooks"):
         preflight(replace(a_config(), notify=NotifyConfig(webhooks=str(tmp_path / "none.yaml"))))
     monkeypatch.setenv("CANARY_WEBHOOKS", str(tmp_path / "other.yaml"))
     with pytest.raises(UsageError, match=r"other\.yaml"):
