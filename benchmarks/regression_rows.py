@@ -291,6 +291,19 @@ CLOSE_SILENT = (
     ("kto-lately", NEW, "trl", "1.4.0", "1.5.1"),
 )
 """As CLOSE, for SILENT; in the last three much of the code was written anew, and is to compute the same."""
+CLOSE_OTHERS = (
+    ("backend", {**V5, "transformers": "5.3.0"}, "tokenizers", "0.22.1", "0.22.2"),
+    ("unmerged", MIDDLE, "safetensors", "0.6.2", "0.7.0"),
+    ("regex-embedding", NEW, "huggingface-hub", "1.31.0", "1.33.0"),
+    ("half-adapter", {**OLD, "transformers": "4.51.3"}, "accelerate", "1.5.1", "1.5.2"),
+    ("group-length", {**NEW, "trl": "1.10.0"}, "numpy", "2.4.4", "2.4.6"),
+    ("contiguous", MIDDLE, "datasets", "4.4.1", "4.4.2"),
+    ("reports", MIDDLE, "transformers", "4.57.1", "4.57.3"),
+    ("negated", MIDDLE, "peft", "0.18.0", "0.18.1"),
+    ("reward-eos", MIDDLE, "trl", "0.29.0", "0.29.1"),
+    ("backend", NEW, "transformers", "5.12.0", "5.12.1"),
+)
+"""As CLOSE_SILENT, with trainings for what is saved and where values are sent; mostly what others rest on moves."""
 HARMLESS = (
     Row(name="transformers-4.57.3-5.0.0", source="consecutive releases", base={**MIDDLE, "peft": "0.18.1"},
         culprit="transformers", good="4.57.3", bad="5.0.0", kind="template", shows=lambda good, bad: True, innocents={},
@@ -300,6 +313,6 @@ HARMLESS = (
       for package, (kind, versions) in CONSECUTIVE.items() for good, bad in pairwise(versions.split())),
     *(Row(name=f"{kind}-{good}-{bad}", source="close releases", base=base, culprit=package, good=good, bad=bad,
           kind=kind, shows=lambda good, bad: True, script=script)
-      for script, rows in (("threads.py", CLOSE), ("silent.py", CLOSE_SILENT))
+      for script, rows in (("threads.py", CLOSE), ("silent.py", CLOSE_SILENT + CLOSE_OTHERS))
       for kind, base, package, good, bad in rows),
 )  # fmt: skip
