@@ -71,8 +71,9 @@ def rows_in(name: str, data: Any) -> dict[str, int]:
 
 def tokens_in(data: Any, name: str = "tokens", order: str = "") -> dict[str, str]:
     """For each column of token ids, labels or masks: `N in M rows, longest L, DIGEST`, independent of the rows' order.
-    N leaves out what a mask or an ignored label says is not learned. Under the name `order` a digest of the first
-    column's rows as they stand. {} if the tokens are made during training, or are too many to read."""
+    N leaves out what a mask or an ignored label says is not learned. Under the name `order` a digest of the rows of one
+    column as they stand, of ids if there is one: masks come and go from one release to the next. {} if the tokens are
+    made during training, or are too many to read."""
     features = getattr(data, "features", None) or {}
     columns = [column for column in sorted(features) if _holds_tokens(column, features[column])]
     if not columns or len(data) > MOST_ROWS:
@@ -81,7 +82,8 @@ def tokens_in(data: Any, name: str = "tokens", order: str = "") -> dict[str, str
     for batch in data.select_columns(columns).with_format("arrow").iter(batch_size=BATCH):
         for column in columns:
             found[column].add(batch.column(column).combine_chunks())
-    said = {order: found[columns[0]].order.hexdigest()[:DIGITS]} if order else {}
+    first = min(columns, key=lambda column: (not column.endswith("ids"), column))
+    said = {f"{order}.{first}": found[first].order.hexdigest()[:DIGITS]} if order else {}
     return {f"{name}.{column}": str(one) for column, one in found.items()} | said
 
 

@@ -18,7 +18,6 @@ from gates.model.verdict import Check, CheckOutcome, Difference, ReasonCode, har
 from gates.model.wording import around_difference, listed, told_apart
 
 NAMES = {
-    "data.order": "order of the rows",
     "data.rows": "rows trained on",
     "first.labels": "labels of the first step",
     "first.loss.1": "first loss",
@@ -128,7 +127,7 @@ def said(one: Difference) -> str:
     values = told or " → ".join(around_difference(before, now, LONGEST))
     seeds = f" in {'seed' if len(one.seeds) == 1 else 'seeds'} {', '.join(map(str, one.seeds))}" if one.seeds else ""
     variant = f"{variant_of(one.key)}: " if variant_of(one.key) else ""
-    name = bare(one.key).replace("data.tokens.", "the data's ")
+    name = bare(one.key).replace("data.tokens.", "the data's ").replace("data.order.", "order of the data's ")
     return f"{variant}{NAMES.get(name, name)} {values}{seeds}"
 
 

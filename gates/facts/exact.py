@@ -21,8 +21,8 @@ from gates.model.wording import counted
 FACTS = "facts"
 FIRST = "first."
 """Of the first steps."""
-ORDER = "data.order"
-"""In which order a trainer is given its rows, from which follows what each step is about."""
+ORDER = "data.order."
+"""In which order a trainer is given the rows of a column, from which follows what each step is about."""
 OF_ORDER = (FIRST, "labels.trained", "labels.which")
 SEEDED = (FIRST, "labels.", ORDER)
 """Follows from the seed, so it is compared between runs of one seed alone."""
@@ -105,7 +105,7 @@ def deciding(differences: Iterable[Difference], baseline: Sequence[Run], candida
     settings = on_purpose(differences, baseline, candidate)
     kinds = OF_EQUAL_DATA if of_same_rows(baseline, candidate) else OF_EQUAL_CODE
     found = _that_decide(differences, runs, kinds)
-    if any(bare(one.key) == ORDER for one in differences):
+    if any(bare(one.key).startswith(ORDER) for one in differences):
         found = [one for one in found if not bare(one.key).startswith(OF_ORDER)]
     return [one for one in found if not any(may_explain(setting, bare(one.key)) for setting in settings)]
 
@@ -290,7 +290,7 @@ def _rounding(run: Run, variant: str) -> float:
 
 
 def _rank(one: Difference) -> tuple[bool, bool, bool]:
-    leads = bare(one.key) == ORDER or any(kind(one) for kind in OF_EQUAL_DATA)
+    leads = bare(one.key).startswith(ORDER) or any(kind(one) for kind in OF_EQUAL_DATA)
     return one.rounding, not leads, not bare(one.key).startswith((ORDER, FIRST))
 
 

@@ -282,13 +282,13 @@ def test_rows_that_are_drawn_by_another_data_seed_have_other_first_steps(smoke: 
 
 
 def test_rows_in_another_order_excuse_what_each_step_is_about_and_nothing_else(smoke: Any, side: Any) -> None:
-    before = side("a", facts={"data.order": "1f"})
-    now = {"facts": {"data.order": "2e", "first.tokens": "99 in 4 sequences, 9"}, "loss": 9.0}
+    before = side("a", facts={"data.order.input_ids": "1f"})
+    now = {"facts": {"data.order.input_ids": "2e", "first.tokens": "99 in 4 sequences, 9"}, "loss": 9.0}
     verdict = judge(smoke, before, side("b", **now))
     assert verdict.outcome is Outcome.PASS
-    assert verdict.differences[0].key == "data.order"
+    assert verdict.differences[0].key == "data.order.input_ids"
     assert (
-        judge(smoke, before, side("b", **{**now, "facts": {**now["facts"], "data.order": "1f"}})).outcome
+        judge(smoke, before, side("b", **{**now, "facts": {**now["facts"], "data.order.input_ids": "1f"}})).outcome
         is Outcome.BLOCK
     )  # type: ignore[dict-item]
     for fact, held, found in (
@@ -296,8 +296,10 @@ def test_rows_in_another_order_excuse_what_each_step_is_about_and_nothing_else(s
         ("labels.evaluated", "37", "25"),
         ("evaluated.eval", "4 rows, ab", "3 rows, cd"),
     ):
-        known = side("a", facts={"data.order": "1f", fact: held})
-        assert judge(smoke, known, side("b", facts={"data.order": "2e", fact: found})).outcome is Outcome.BLOCK
+        known = side("a", facts={"data.order.input_ids": "1f", fact: held})
+        assert (
+            judge(smoke, known, side("b", facts={"data.order.input_ids": "2e", fact: found})).outcome is Outcome.BLOCK
+        )
 
 
 def test_texts_that_give_the_same_tokens_are_the_same_work(smoke: Any, side: Any) -> None:
