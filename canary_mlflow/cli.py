@@ -45,6 +45,7 @@ from canary_mlflow.commands.webhooks import webhooks
 from canary_mlflow.commands.weights import verify_weights
 from canary_mlflow.edge import EXIT_CODES, OUTSIDE, Edge
 from canary_mlflow.loading import collect_seldom
+from canary_mlflow.shown import replace_unknown
 
 COMMANDS = (
     run, plan, session, register, gate, ab, upgrade, compare, judge, watch, replay, report, ci, ui, import_,
@@ -87,6 +88,7 @@ for command in COMMANDS:
 def main() -> None:
     """The entry point of the command. A bug exits with 4: Python's own 1 would mean BLOCK."""
     collect_seldom()
+    replace_unknown()
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # for one file
     try:
         canary(prog_name="canary")

@@ -12,8 +12,10 @@ Untrusted is whatever others can set: a tag, a param, a name, a reason, a file. 
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import sys
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
@@ -108,6 +110,12 @@ def echo_lines(text: str) -> None:
     """Print a text of several lines. Its values must be one line each already, as `shown` makes them."""
     for line in text.splitlines():
         echo(line)
+
+
+def replace_unknown() -> None:
+    """Have stdout show ? for a character that its encoding lacks, such as → in Latin-1, where Python would raise."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")
 
 
 def say(line: str) -> None:

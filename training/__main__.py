@@ -29,7 +29,7 @@ from canary_mlflow.loading import collect_seldom
 from canary_mlflow.notify.session import ask
 from canary_mlflow.notify.webhooks import FILE as WEBHOOKS
 from canary_mlflow.policies import conf_dir
-from canary_mlflow.shown import say
+from canary_mlflow.shown import replace_unknown, say
 from training import submitting
 from training.ahead import begun
 from training.command_line import expand, parse
@@ -45,6 +45,7 @@ from training.preflight import check_outputs, check_signer, preflight
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line asks for and return the exit code; only here do errors become one line."""
     collect_seldom()
+    replace_unknown()
     os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # a machine without git can train; silences MLflow's warning
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # a server's URL; stdout is for the verdict
     register_schemas()

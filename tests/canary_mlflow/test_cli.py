@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -225,6 +226,23 @@ def test_a_bug_keeps_its_traceback(
         cli.main()
     assert ended.value.code == 4  # not 1, which says BLOCK
     assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_a_stream_that_lacks_a_sign_of_the_report_changes_no_exit_code(
+    guarded: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Latin-1 terminal or a job's log in ASCII: the champion has moved, and 4 would say that something failed."""
+    plain = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", plain)
+    monkeypatch.setattr(
+        sys, "argv", ["canary", "gate", guarded.model, guarded.version(), "--tracking-uri", guarded.uri]
+    )
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    plain.flush()
+    assert ended.value.code == 0
+    assert plain.buffer.getvalue().startswith(b"PASS")  # type: ignore[attr-defined]  # the BytesIO above
+    assert b"???" in plain.buffer.getvalue()  # type: ignore[attr-defined]
 
 
 def test_ctrl_c_is_no_block(guarded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
