@@ -304,6 +304,8 @@ CLOSE_OTHERS = (
     ("backend", NEW, "transformers", "5.12.0", "5.12.1"),
 )
 """As CLOSE_SILENT, with trainings for what is saved and where values are sent; mostly what others rest on moves."""
+CLOSE_WIDER = (("answers", NEW, "trl", "1.7.1", "1.8.0"),)
+"""As CLOSE: trl 1.8 says with labels what it said with a mask."""
 HARMLESS = (
     Row(name="transformers-4.57.3-5.0.0", source="consecutive releases", base={**MIDDLE, "peft": "0.18.1"},
         culprit="transformers", good="4.57.3", bad="5.0.0", kind="template", shows=lambda good, bad: True, innocents={},
@@ -313,6 +315,6 @@ HARMLESS = (
       for package, (kind, versions) in CONSECUTIVE.items() for good, bad in pairwise(versions.split())),
     *(Row(name=f"{kind}-{good}-{bad}", source="close releases", base=base, culprit=package, good=good, bad=bad,
           kind=kind, shows=lambda good, bad: True, script=script)
-      for script, rows in (("threads.py", CLOSE), ("silent.py", CLOSE_SILENT + CLOSE_OTHERS))
+      for script, rows in (("threads.py", CLOSE), ("silent.py", CLOSE_SILENT + CLOSE_OTHERS), ("wider.py", CLOSE_WIDER))
       for kind, base, package, good, bad in rows),
 )  # fmt: skip

@@ -231,7 +231,8 @@ def _recorded(runs: Sequence[Run], facts: Callable[[Run], Mapping[str, str]] = f
     found: dict[str, Values] = {}
     for run in runs:
         for key, value in facts(run).items():
-            found.setdefault(key, {}).setdefault(run.seed, set()).add(value)
+            alone = value.startswith("[") and value[1:-1].isdigit()  # one token, in a list or not (transformers 5.18)
+            found.setdefault(key, {}).setdefault(run.seed, set()).add(value[1:-1] if alone else value)
     return found
 
 

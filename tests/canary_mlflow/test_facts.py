@@ -241,7 +241,7 @@ def test_an_evaluation_of_other_rows_blocks_although_it_comes_after_the_training
 
 
 def prepared(trainer: Any) -> None:
-    """The same tokens, from which the script has taken the texts, with a mask, as trl had one up to 1.5."""
+    """The same tokens, from which the script has taken the texts, with a mask, as trl had one up to 1.7."""
     for name in ("train_dataset", "eval_dataset"):
         data = getattr(trainer, name)
         data = data.remove_columns([one for one in data.column_names if one == "text"])

@@ -302,6 +302,13 @@ def test_rows_in_another_order_excuse_what_each_step_is_about_and_nothing_else(s
         )
 
 
+def test_one_token_in_a_list_is_the_token(smoke: Any, side: Any) -> None:
+    ends = [side(name, facts={"generation.eos_token_id": said}) for name, said in (("a", "[1]"), ("b", "1"))]
+    assert facts_in(judge(smoke, *ends)) == {}
+    assert facts_in(judge(smoke, ends[0], side("c", facts={"generation.eos_token_id": "2"})))
+    assert facts_in(judge(smoke, ends[0], side("d", facts={"generation.eos_token_id": "[1, 2]"})))
+
+
 def test_texts_that_give_the_same_tokens_are_the_same_work(smoke: Any, side: Any) -> None:
     work = {"algo": "sft", "max_steps": "100", "train_data": "80 rows, 1f"}
     before = side("a", workload=work)
