@@ -139,6 +139,8 @@ def test_what_cannot_be_adopted_is_refused_in_one_line(registry: Any) -> None:
         refused = run(registry.uri, *words)
         assert (refused.exit_code, refused.output.count("\n")) == (2, 1), refused.output
         assert says in refused.output
+    misspelt = run(registry.uri, "override", "adoptable", "1", "--reason", "x", "--alias", "chmpion")
+    assert (misspelt.exit_code, "nobody guards it; expected one of anchor, champion" in misspelt.output) == (2, True)
     assert run(registry.uri, "adopt", "adoptable", "--reason", "x").exit_code == 0
     again = run(registry.uri, "adopt", "adoptable", "--reason", "x")
     assert (again.exit_code, "of the ledger made it version 1" in again.output) == (2, True)

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 from canary_mlflow.errors import UsageError
 from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.registry.acts.act import Act, act_from
-from canary_mlflow.registry.acts.by_hand import described, enact, explain, holder_of, refuse_other_people
+from canary_mlflow.registry.acts.by_hand import (
+    described,
+    enact,
+    explain,
+    holder_of,
+    refuse_other_people,
+    refuse_unguarded,
+)
 from canary_mlflow.registry.guard.binding import bind
 from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.remote import is_guarded_server, remote_act
@@ -29,9 +36,7 @@ def adopt(client: MlflowClient, model: str, reason: str, *, alias: str = CHAMPIO
     guard = guard_of(client)
     if guard is None:
         raise UsageError(f"{model!r}: this registry keeps no ledger; expected a guarded one, to write the row into")
-    if not any(one.alias == alias for one in guard.guarded_aliases):
-        known = ", ".join(sorted({one.alias for one in guard.guarded_aliases}))
-        raise UsageError(f"--alias {alias!r}: nobody guards it; expected one of {known}; canary db install --guard …")
+    refuse_unguarded(guard, model, alias)
     against = guard.standing(model, alias)
     holder = holder_of(client, model, alias)
     if holder is None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import CanaryError, UsageError, one_line
+from canary_mlflow.ledger.install import WITH_ROWS
 from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.registry.actors import current_actor, given, refuse_stranger
 from canary_mlflow.registry.acts.act import DONE, WORDS, Act, act_from, as_markdown, tags
@@ -84,12 +85,14 @@ def override(
     without_weights: bool = False,
     actor: str | None = None,
 ) -> Act | Request:
-    """Give a version a guarded alias whatever its verdict. Raises as `bless` does, except for a BLOCK; over a BLOCK, it
-    may also become a request."""
+    """Give a version a guarded alias whatever its verdict. Raises as `bless` does, except for a BLOCK, and UsageError
+    for an alias that is not guarded; over a BLOCK, it may also become a request."""
     if is_guarded_server(client):
         body = {"model": model, "version": version, "reason": reason, "alias": alias}
         return done_there(client, "overrides", {**body, "without_weights": without_weights})
     found = find_version(client, model, version)
+    if (guard := guard_of(client)) is not None:
+        refuse_unguarded(guard, model, alias)
     act = describe(client, Kind.OVERRIDE, found, reason, alias, actor)
     return carry_out(client, weighed(client, act, found, without_weights), found)
 
@@ -219,6 +222,16 @@ def refuse_other_people(guard: GuardedStore, act: Act) -> None:
     """Raise Refused for somebody who is not on the list of operators, if there is a list."""
     what = f"{act.kind} of {act.model!r}, version {act.version}, alias {act.alias!r}"
     refuse_stranger(guard.operators, act.who, what, f"ask one of them, or run canary gate {act.model} {act.version}")
+
+
+def refuse_unguarded(guard: GuardedStore, model: str, alias: str) -> None:
+    """Raise UsageError for an alias that the model's first row would not guard, such as a misspelt one: the ledger
+    would speak of it for ever, and the audit would not find it."""
+    known = sorted({one.alias for one in guard.guarded_aliases
+                    if one.models == WITH_ROWS or one.pattern.fullmatch(model)})  # fmt: skip
+    if alias not in known:
+        raise UsageError(f"--alias {alias!r}: nobody guards it; expected one of {', '.join(known) or 'none'}; "
+                         "canary db install --guard …")  # fmt: skip
 
 
 def enact(guard: GuardedStore, act: Act, binding: Binding, against: Standing) -> Row:
