@@ -12,7 +12,7 @@ from typing import Any
 import click
 from click.exceptions import NoArgsIsHelpError
 
-from canary_mlflow.errors import CanaryError, UsageError
+from canary_mlflow.errors import CanaryError, UsageError, one_line
 from canary_mlflow.shown import visible
 from canary_mlflow.tracking.failures import STOPPING, Terminated, terminate
 
@@ -95,7 +95,7 @@ def as_one_line(error: Exception) -> OneLine | None:
     if getattr(error, "error_code", "") == "INVALID_PARAMETER_VALUE":  # MLflow's code for values that make no sense
         return OneLine(str(error), UsageError.exit_code)
     if is_store_error(error):
-        return OneLine(f"store: {error}", OUTSIDE)
+        return OneLine(f"store: {one_line(error)}", OUTSIDE)
     return None
 
 

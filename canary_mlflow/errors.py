@@ -27,6 +27,11 @@ _Given = ParamSpec("_Given")
 _Found = TypeVar("_Found")
 
 
+_FOR_DEVELOPERS = re.compile(
+    r" ?\(Background on this error at: \S+\)|\(raised as a result of Query-invoked autoflush;[^)]*\) | \[SQL: .*"
+)
+
+
 class CanaryError(Exception):
     """An error that one line explains; commands print the line and exit with `exit_code`."""
 
@@ -103,8 +108,8 @@ def plainly(function: Callable[_Given, _Found]) -> Callable[_Given, _Found]:
 
 def one_line(error: BaseException, limit: int = 300) -> str:
     """The error's own words without line breaks, at most `limit` characters; its type when it has none. Without the
-    advice for developers that SQLAlchemy, and CUDA from the second line on, put behind them."""
+    statement and the advice for developers that SQLAlchemy, and CUDA from the second line on, put around them."""
     said = str(error)
     said = said.split("\n")[0] if said.startswith("CUDA error:") else said
-    words = re.sub(r" ?\(Background on this error at: \S+\)", "", " ".join(said.split()))
+    words = _FOR_DEVELOPERS.sub("", " ".join(said.split()))
     return (words or type(error).__name__)[:limit]

@@ -171,5 +171,6 @@ def test_what_a_database_refuses_is_raised_and_not_written_on_the_screen_too(
     with pytest.raises(MlflowException) as refused:
         client.log_metric(run, "loss", 1.0)
     assert "(sqlite3.OperationalError)" in one_line(refused.value)
+    assert "SQL:" not in one_line(refused.value)
     assert "Background" not in one_line(refused.value)
     assert capfd.readouterr().err == ""
