@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from gates.facts.differences import CONFIGURATION, PACKAGES, differences
+from gates.facts.draws import TOKENS
 from gates.facts.exact import FACTS, bare, covers, deciding, variant_of
 from gates.facts.purpose import may_explain
 from gates.model.policy import Policy
@@ -41,7 +42,6 @@ NAMES = {
     "outcome.resumed_random": "random state after a checkpoint",
 }
 _DIGESTED = re.compile(r"(.*), ([0-9a-f]{16})")
-TOKENS = "first.tokens"
 SHOWN = 3  # differences that a reason names
 LONGEST = 60  # characters of a value
 UNCHANGED = "configuration, data and seeds are the same, but"

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from gates.model.records import Run
 from gates.model.sides import same_tokens
+from gates.model.verdict import Difference
+
+ORDER = "data.order."
+"""In which order a trainer is given the rows of a column, from which follows what each step is about."""
+TOKENS = "first.tokens"
 
 
 def shuffled_otherwise(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[int]:
@@ -18,6 +23,18 @@ def shuffled_otherwise(baseline: Sequence[Run], candidate: Sequence[Run]) -> lis
 def _drawn_by(run: Run) -> str:
     said = run.configuration.get("data_seed", "None")
     return str(run.seed) if said == "None" else said
+
+
+def draws_explain(one: Difference, fact: str, among: Iterable[Difference], runs: Sequence[Run]) -> bool:
+    """Whether its rows stand in another order wherever this fact of a run's steps differs. `fact`: its key without the
+    variant. First steps of the same tokens are of the same rows whatever comes after them."""
+    variant = one.key.removesuffix(fact)
+    tokens = f"{variant}{TOKENS}"
+    apart = {each.key: each.seeds for each in among if each.key.startswith((f"{variant}{ORDER}", tokens))}
+    alike = {run.seed for run in runs} - {run.seed for run in runs if tokens not in run.facts}
+    alike -= {*apart.pop(tokens, ())}
+    moved = {seed for seeds in apart.values() for seed in seeds}
+    return {*one.seeds} <= (moved - alike if fact.startswith("first.") else moved)
 
 
 def of_same_rows(baseline: Sequence[Run], candidate: Sequence[Run]) -> bool:

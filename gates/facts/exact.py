@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from gates.facts.draws import of_same_rows, shuffled_otherwise
+from gates.facts.draws import ORDER, draws_explain, of_same_rows, shuffled_otherwise
 from gates.facts.layer_drift import GROUP as DRIFT
 from gates.facts.purpose import may_explain
 from gates.facts.work import WORK
@@ -21,8 +21,6 @@ from gates.model.wording import counted
 FACTS = "facts"
 FIRST = "first."
 """Of the first steps."""
-ORDER = "data.order."
-"""In which order a trainer is given the rows of a column, from which follows what each step is about."""
 OF_ORDER = (FIRST, "labels.trained", "labels.which")
 SEEDED = (FIRST, "labels.", ORDER)
 """Follows from the seed, so it is compared between runs of one seed alone."""
@@ -104,10 +102,12 @@ def deciding(differences: Iterable[Difference], baseline: Sequence[Run], candida
     runs = (*baseline, *candidate)
     settings = on_purpose(differences, baseline, candidate)
     kinds = OF_EQUAL_DATA if of_same_rows(baseline, candidate) else OF_EQUAL_CODE
-    found = _that_decide(differences, runs, kinds)
-    if any(bare(one.key).startswith(ORDER) for one in differences):
-        found = [one for one in found if not bare(one.key).startswith(OF_ORDER)]
-    return [one for one in found if not any(may_explain(setting, bare(one.key)) for setting in settings)]
+    return [
+        one
+        for one in _that_decide(differences, runs, kinds)
+        if not (bare(one.key).startswith(OF_ORDER) and draws_explain(one, bare(one.key), differences, runs))
+        and not any(may_explain(setting, bare(one.key)) for setting in settings)
+    ]
 
 
 def regressions(differences: Iterable[Difference], runs: Sequence[Run]) -> list[Difference]:

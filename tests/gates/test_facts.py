@@ -12,6 +12,7 @@ from verdicts import check
 from canary_mlflow.pages.side_by_side import side_by_side
 from gates import CheckOutcome, Outcome, ReasonCode, Run, Version, judge
 from gates.facts.differences import differences
+from gates.facts.draws import TOKENS
 from gates.facts.exact import FACTS, covers
 from gates.model.verdict import Difference, verdict_from_dict, verdict_to_dict
 
@@ -300,6 +301,27 @@ def test_rows_in_another_order_excuse_what_each_step_is_about_and_nothing_else(s
         assert (
             judge(smoke, known, side("b", facts={"data.order.input_ids": "2e", fact: found})).outcome is Outcome.BLOCK
         )
+
+
+def test_another_order_excuses_no_seed_whose_order_or_first_tokens_are_the_same(smoke: Any, side: Any) -> None:
+    """Who moves the rows of one seed, or the last two of all, hides no loss four times as large and no other labels."""
+    moved = {"data.order.input_ids": "2e", "first.tokens": "99 in 4 sequences, 9"}
+    before = side("a", facts={"data.order.input_ids": "1f"})
+    as_before = side("b", [1, 2], loss=20.0, facts={"data.order.input_ids": "1f"})
+    one = replace(as_before, runs=(*side("b", [0], loss=20.0, facts=moved).runs, *as_before.runs))
+    assert judge(smoke, before, one).outcome is Outcome.BLOCK
+    last = {"data.order.input_ids": "2e"}
+    assert judge(smoke, before, side("b", loss=20.0, facts=last)).outcome is Outcome.BLOCK
+    masked = side("a", facts={"data.order.input_ids": "1f", "first.labels": "30, 1"})
+    assert judge(smoke, masked, side("b", facts={**last, "first.labels": "56, 2"})).outcome is Outcome.BLOCK
+    unseen = [
+        side(name, facts={"data.order.input_ids": at, TOKENS: None}, loss=loss)
+        for name, at, loss in (("a", "1f", 5.0), ("b", "2e", 20.0))
+    ]
+    assert judge(smoke, unseen[0], unseen[1]).outcome is Outcome.PASS
+    counted = {"data.order.input_ids": "2e", "labels.which": "8"}  # of an epoch that was not whole
+    known = side("a", facts={"data.order.input_ids": "1f", "labels.which": "7"})
+    assert judge(smoke, known, side("b", facts=counted)).outcome is Outcome.PASS
 
 
 def test_one_token_in_a_list_is_the_token(smoke: Any, side: Any) -> None:
