@@ -302,6 +302,7 @@ CLOSE_OTHERS = (
     ("negated", MIDDLE, "peft", "0.18.0", "0.18.1"),
     ("reward-eos", MIDDLE, "trl", "0.29.0", "0.29.1"),
     ("backend", NEW, "transformers", "5.12.0", "5.12.1"),
+    ("merged", {**OLD, "transformers": "4.51.3"}, "peft", "0.14.0", "0.16.0"),
 )
 """As CLOSE_SILENT, with trainings for what is saved and where values are sent; mostly what others rest on moves."""
 CLOSE_WIDER = (("answers", NEW, "trl", "1.7.1", "1.8.0"),)

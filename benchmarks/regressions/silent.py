@@ -312,6 +312,17 @@ def negated(folder: str) -> dict[str, object]:
         return seen.told(folder, scores=tuned(input_ids=words).logits[0, -1, :8].tolist())
 
 
+def merged(folder: str) -> dict[str, object]:
+    """An adapter of a model in bfloat16, merged into it, saved."""
+    from peft import get_peft_model
+
+    base = kept(folder).to(torch.bfloat16)
+    trainer, seen = language(folder, get_peft_model(base, lora(True)), learning_rate=0.02)
+    trainer.train()
+    trainer.model.merge_and_unload(safe_merge=True).save_pretrained(str(Path(folder) / "saved"))
+    return seen.told(folder)
+
+
 class Convolved(torch.nn.Module):
     """Words, looked at through a window of three."""
 
@@ -401,6 +412,7 @@ KINDS = {
     "leak": leak,
     "negated": negated,
     "unmerged": unmerged,
+    "merged": merged,
     "neftune": neftune,
     "adapted": adapted,
     "kto-lately": preferred,

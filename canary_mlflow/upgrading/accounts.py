@@ -13,7 +13,7 @@ from statistics import median
 from typing import TypeVar
 
 from canary_mlflow.tracking.schema import canonical
-from gates.facts.exact import GROWS, last_digit
+from gates.facts.exact import GROWS, last_digit, mantissa
 from gates.model.metrics import METRICS
 from gates.model.wording import listed, told_apart
 
@@ -37,7 +37,8 @@ JUMP = 0.01
 """Times GROWS: how far a share may be off where something else is off by rounding."""
 SAVED_APART = 1e-2
 SAVED_SAME = 1e-4
-"""By how much what is saved may differ, and where every gradient before it was the same."""
+"""By how much what is saved may differ, and where every gradient before it was the same, as far as its type tells: peft
+0.15 rounds once more as it merges into bfloat16."""
 MORE = 1.1
 """What costs so much more in every repetition than in any of the other side is worse."""
 FEWEST = 3
@@ -201,7 +202,6 @@ def _same_course(before: Account, now: Account) -> bool:
 
 def _other_tensors(name: str, here: Tensors, there: Tensors, steady: Set[str], same: bool) -> Iterator[tuple[str, str]]:
     """`steady`: those that the baseline saves alike each time. `same`: nothing differed before."""
-    apart = SAVED_SAME if same else SAVED_APART
     for key, clause, found in (
         ("saved.names", "lacks", sorted(here.keys() - there.keys())),
         ("saved.more", "also holds", sorted(there.keys() - here.keys())),
@@ -214,7 +214,8 @@ def _other_tensors(name: str, here: Tensors, there: Tensors, steady: Set[str], s
             yield f"saved.shape:{name}", f"{tensor} in {name} {kind} {list(shape)} → {other_kind} {list(other_shape)}"
         elif norm is None or other is None or sums is None or other_sums is None or tensor not in steady:
             continue
-        elif not math.isclose(norm, other, rel_tol=apart):
+        apart = max(SAVED_SAME, 2.0 ** -mantissa(kind.removeprefix("torch."))) if same else SAVED_APART
+        if not math.isclose(norm, other, rel_tol=apart):
             yield f"saved.values:{name}", f"norm of {tensor} in {name} {told_apart(norm, other)}"
         elif same and abs(sums - other_sums) > apart * max(norm, other):
             yield f"saved.values:{name}", f"other values in {tensor} of {name}, of the same norm"

@@ -358,10 +358,10 @@ def _coarser(one: Difference) -> bool:
     key = bare(one.key)
     if key == "training.precision":
         return any(ROUNDING.get(now, 0.0) > ROUNDING.get(before, LOOSEST) for before, now in _pairs(one).values())
-    return key == "parameters.dtype" and any(_digits(now) < _digits(before) for before, now in _pairs(one).values())
+    return key == "parameters.dtype" and any(mantissa(now) < mantissa(before) for before, now in _pairs(one).values())
 
 
-def _digits(types: str) -> int:
+def mantissa(types: str) -> int:
     """The mantissa's bits of the coarsest float in `8 of bfloat16, 2 of float32`; of others nothing is said."""
     return min((MANTISSA.get(one.split(" of ")[-1], FINEST) for one in types.split(", ")), default=FINEST)
 

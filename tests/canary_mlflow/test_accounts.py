@@ -208,19 +208,21 @@ def test_other_saved_tensors_are_named(tmp_path: Path, now: dict[str, list[objec
 
 
 @pytest.mark.parametrize(
-    ("gradient", "saved", "said"),
+    ("gradient", "kind", "saved", "said"),
     [
-        (1.0, [4.0, 0.5], []),
-        (1.0, [4.0, -0.5], ["other values in a of model.safetensors, of the same norm"]),  # the same with another sign
-        (1.0, [4.004, 0.5], ["norm of a in model.safetensors 4 → 4.004"]),
-        (1.00001, [4.004, -0.5], []),  # rounding made other weights
+        (1.0, "f", [4.0, 0.5], []),
+        (1.0, "f", [4.0, -0.5], ["other values in a of model.safetensors, of the same norm"]),  # with another sign
+        (1.0, "f", [4.004, 0.5], ["norm of a in model.safetensors 4 → 4.004"]),
+        (1.0, "torch.bfloat16", [4.004, 0.51], []),  # rounded once more
+        (1.0, "torch.bfloat16", [4.0, -0.5], ["other values in a of model.safetensors, of the same norm"]),
+        (1.00001, "f", [4.004, -0.5], []),  # rounding made other weights
     ],
 )
 def test_after_the_same_gradients_the_same_is_saved(
-    tmp_path: Path, gradient: float, saved: list[float], said: list[str]
+    tmp_path: Path, gradient: float, kind: str, saved: list[float], said: list[str]
 ) -> None:
-    here = account(tmp_path / "a", {"grad_norm": [1.0]}, a=[[2], "f", 4.0, 0.5])
-    there = account(tmp_path / "b", {"grad_norm": [gradient]}, a=[[2], "f", *saved])
+    here = account(tmp_path / "a", {"grad_norm": [1.0]}, a=[[2], kind, 4.0, 0.5])
+    there = account(tmp_path / "b", {"grad_norm": [gradient]}, a=[[2], kind, *saved])
     assert [clause for _, clause in accounts.other_files([here], there)] == said
 
 
