@@ -81,12 +81,14 @@ def called(model: Model) -> str:
 def aliases(reader: Reader, rows: Sequence[Row]) -> Iterator[Damage]:
     """Guarded aliases that do not name the version that the ledger moved them to."""
     last = {((row.workspace, row.model), row.alias): row for row in rows if row.moves}
-    held = reader.holders()
+    held, guarded = reader.holders(), {one.alias for one in reader.guarded()}
     for (model, alias), row in last.items():
         now = held.pop((model, alias), None)
         if now != row.version:
-            found = "nothing" if now is None else f"version {now}"
-            what = f"{alias} of {called(model)} is {found}; the ledger says version {row.version}"
+            free = alias not in guarded  # then nobody watches which version it names
+            found = "guarded no more" if free else "nothing" if now is None else f"version {now}"
+            advice = f"; canary db install --guard {alias}" if free else ""
+            what = f"{alias} of {called(model)} is {found}; the ledger says version {row.version}{advice}"
             yield Damage(seq=row.seq, what=what)
     for (model, alias), now in held.items():
         what = f"{alias} of {called(model)} is version {now}; the ledger has no row that made it so; canary adopt"

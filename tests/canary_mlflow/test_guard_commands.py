@@ -134,6 +134,8 @@ def test_the_ledger_holds_and_an_export_holds_elsewhere(own: str, tmp_path: Path
         (["UPDATE registered_model_aliases SET version = 1 WHERE name = 'told-by-commands'"],
          "champion of 'told-by-commands' is version 1; the ledger says version 3"),
         (["DELETE FROM registered_model_aliases WHERE name = 'told-by-commands'"], "is nothing; the ledger says"),
+        (["DELETE FROM canary_guarded WHERE alias = 'champion'"],
+         "champion of 'told-by-commands' is guarded no more; the ledger says version 3; canary db install --guard "),
         (["UPDATE model_versions SET source = '/elsewhere' WHERE name = 'told-by-commands' AND version = 2"],
          "the version's source is another"),
         (["UPDATE metrics SET value = value + 1 WHERE step = 40 AND key = 'perf/step_time'"],

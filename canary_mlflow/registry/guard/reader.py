@@ -59,6 +59,11 @@ class Reader:
         with self.open() as connection:
             return keys_in(connection, trusted)
 
+    def guarded(self) -> tuple[install.Guarded, ...]:
+        """What is guarded now."""
+        with self.open() as connection:
+            return install.settings(connection)[0]
+
     def holders(self) -> dict[tuple[Model, str], int]:
         """Every guarded alias that is held, and by which version."""
         with self.open() as connection:
