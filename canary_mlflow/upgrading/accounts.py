@@ -210,12 +210,12 @@ def _other_tensors(name: str, here: Tensors, there: Tensors, steady: Set[str], s
             yield f"{key}:{name}", f"{name} {clause} {listed(found, 1)}"
     for tensor in sorted(here.keys() & there.keys()):
         (shape, kind, norm, sums), (other_shape, other_kind, other, other_sums) = here[tensor], there[tensor]
+        apart = max(SAVED_SAME, 2.0 ** -mantissa(kind.removeprefix("torch."))) if same else SAVED_APART
         if (shape, kind) != (other_shape, other_kind):
             yield f"saved.shape:{name}", f"{tensor} in {name} {kind} {list(shape)} → {other_kind} {list(other_shape)}"
         elif norm is None or other is None or sums is None or other_sums is None or tensor not in steady:
             continue
-        apart = max(SAVED_SAME, 2.0 ** -mantissa(kind.removeprefix("torch."))) if same else SAVED_APART
-        if not math.isclose(norm, other, rel_tol=apart):
+        elif not math.isclose(norm, other, rel_tol=apart):
             yield f"saved.values:{name}", f"norm of {tensor} in {name} {told_apart(norm, other)}"
         elif same and abs(sums - other_sums) > apart * max(norm, other):
             yield f"saved.values:{name}", f"other values in {tensor} of {name}, of the same norm"

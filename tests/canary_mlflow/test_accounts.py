@@ -197,6 +197,7 @@ def test_what_is_defined_anew_does_not_hide_another_loss_later(tmp_path: Path) -
             ["model.safetensors lacks b", "model.safetensors also holds c"],
         ),
         ({"a": [[2], "h", 1.0, 0.5], "b": [[2], "f", 1.0, 0.5]}, ["a in model.safetensors f [2] → h [2]"]),
+        ({"a": [[3], "f", None, None], "b": [[2], "f", 1.0, 0.5]}, ["a in model.safetensors f [2] → f [3]"]),
         ({"a": [[2], "f", 1.5, 0.5], "b": [[2], "f", 1.0, 0.5]}, ["norm of a in model.safetensors 1 → 1.5"]),
         ({}, ["model.safetensors is not saved"]),
     ],
