@@ -63,9 +63,9 @@ def reading_time(uri: str, folder: str) -> dict[str, float]:
     """Seconds to read 240,000 points in bulk and by MLflow's call for each series: alternating, medians of 5."""
     from mlflow.entities import Metric
 
-    from canary_mlflow.tracking.histories import read_runs
-    from canary_mlflow.tracking.schema import mlflow_key
-    from canary_mlflow.tracking.store import prepare_store
+    from canary_mlflow.tracking.describing.schema import mlflow_key
+    from canary_mlflow.tracking.reading.histories import read_runs
+    from canary_mlflow.tracking.stores.store import prepare_store
 
     names = [rule.metric for rule in policy_for("smoke").rules]
     keys = [mlflow_key(name) for name in dict.fromkeys(names)][:12]

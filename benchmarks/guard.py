@@ -36,7 +36,7 @@ from canary_mlflow.ledger.rows import Kind, Record, Row, signed  # noqa: E402
 from canary_mlflow.registry.guard.binding import bind  # noqa: E402
 from canary_mlflow.registry.guard.promotion import Order  # noqa: E402
 from canary_mlflow.registry.guard_client import guard_of  # noqa: E402
-from canary_mlflow.tracking.store import prepare_store  # noqa: E402
+from canary_mlflow.tracking.stores.store import prepare_store  # noqa: E402
 
 MODEL, OTHER = "guarded", "unguarded-alias"
 THEIRS = "of-another-team"  # no row of the ledger is about it

@@ -93,7 +93,7 @@ class Place:
         return self.start(words).wait()
 
     def client(self) -> Any:
-        from canary_mlflow.tracking.store import prepare_store
+        from canary_mlflow.tracking.stores.store import prepare_store
 
         return prepare_store(self.uri)
 

@@ -30,7 +30,7 @@ from canary_mlflow.ledger.keys import key_folder, load_signer  # noqa: E402
 from canary_mlflow.ledger.rows import Kind, Record, Row, signed  # noqa: E402
 from canary_mlflow.ledger.table import LEDGER  # noqa: E402
 from canary_mlflow.registry.plugin import guarded_store  # noqa: E402
-from canary_mlflow.tracking.store import prepare_store  # noqa: E402
+from canary_mlflow.tracking.stores.store import prepare_store  # noqa: E402
 
 CHECKS = 40  # of a verdict: 15 kB of text
 CHUNK = 1000  # rows written at once

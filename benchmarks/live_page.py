@@ -28,9 +28,9 @@ os.environ.setdefault("CANARY_KEYS", tempfile.mkdtemp(prefix="canary-bench-keys-
 from browser import canary_ui, chromium, window  # noqa: E402  # the path is set above
 
 from canary_mlflow.registry.acts.by_hand import bless  # noqa: E402
-from canary_mlflow.tracking.places import local_folder  # noqa: E402
 from canary_mlflow.tracking.sinks.jsonl import NAME  # noqa: E402
-from canary_mlflow.tracking.store import prepare_store  # noqa: E402
+from canary_mlflow.tracking.stores.places import local_folder  # noqa: E402
+from canary_mlflow.tracking.stores.store import prepare_store  # noqa: E402
 
 AFTERWARDS = 6.0  # seconds that the page stays open when the run is over
 BEGINS = "Out of the champion's band: "

@@ -35,8 +35,8 @@ from canary_mlflow.registry.acts.by_hand import bless  # noqa: E402
 from canary_mlflow.registry.judging import gatekeeper  # noqa: E402
 from canary_mlflow.registry.policies.asked import policy_for  # noqa: E402
 from canary_mlflow.registry.versions import SESSION_TAG  # noqa: E402
-from canary_mlflow.tracking.session import child_runs  # noqa: E402
-from canary_mlflow.tracking.store import prepare_store  # noqa: E402
+from canary_mlflow.tracking.stores.session import child_runs  # noqa: E402
+from canary_mlflow.tracking.stores.store import prepare_store  # noqa: E402
 
 MODEL = "one-of-many"
 IN_SESSION = 4

@@ -18,12 +18,12 @@ from click.testing import CliRunner  # noqa: E402
 from load_places import FORK, Place, place  # noqa: E402
 
 from canary_mlflow.cli import canary  # noqa: E402
+from canary_mlflow.tracking.describing.schema import mlflow_key, name_of  # noqa: E402
 from canary_mlflow.tracking.ending import Target  # noqa: E402
 from canary_mlflow.tracking.journal import Journal  # noqa: E402
 from canary_mlflow.tracking.probes import Setting  # noqa: E402
-from canary_mlflow.tracking.schema import mlflow_key, name_of  # noqa: E402
 from canary_mlflow.tracking.sinks import SINKS, USUAL, SinkSetting  # noqa: E402
-from canary_mlflow.tracking.store import prepare_store  # noqa: E402
+from canary_mlflow.tracking.stores.store import prepare_store  # noqa: E402
 
 LOGGED = ("loss", "grad_norm", "rewards/margins", "logps/chosen", *(f"x_{number}" for number in range(20)))
 APART = 0.2  # seconds between the starts of two processes; they begin to train together

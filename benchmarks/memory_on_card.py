@@ -84,7 +84,7 @@ def measure(words: list[str]) -> dict[str, float]:
     import torch
     from transformers import TrainerCallback
 
-    from canary_mlflow.tracking import gpus
+    from canary_mlflow.tracking.describing import gpus
     from training import algorithms
     from training.command_line import expand, parse
     from training.compose import check, register_schemas

@@ -43,7 +43,7 @@ WARM = 100  # steps before the first spell
 
 def training(minutes: float, viewers: int) -> dict[str, Any]:
     """Mean step of one long training with so many viewers relative to that without, by pairs of spells."""
-    from canary_mlflow.tracking.store import prepare_store
+    from canary_mlflow.tracking.stores.store import prepare_store
 
     with tempfile.TemporaryDirectory(prefix="canary-page-") as made:
         folder = Path(made)

@@ -230,7 +230,7 @@ def steps_command(arguments: argparse.Namespace) -> None:
 def outage_command(arguments: argparse.Namespace) -> None:
     """Kill the server in the middle of a run, bring it back, and count what it holds."""
     from canary_mlflow import CanaryCallback
-    from canary_mlflow.tracking.store import prepare_store
+    from canary_mlflow.tracking.stores.store import prepare_store
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -128,7 +128,7 @@ def database(folder: Path, postgres: bool) -> Iterator[str]:
 
 def pages(requests: int, running: int, sessions: int, steps: int, series: int, postgres: bool) -> dict[str, Any]:
     """Milliseconds by page."""
-    from canary_mlflow.tracking.store import prepare_store
+    from canary_mlflow.tracking.stores.store import prepare_store
 
     with tempfile.TemporaryDirectory(prefix="canary-page-") as made, database(Path(made), postgres) as uri:
         folder = Path(made)
@@ -174,7 +174,7 @@ def pages(requests: int, running: int, sessions: int, steps: int, series: int, p
 def statements(uri: str, run: str, after: int) -> int:
     """The number of SELECTs from the table of points in one refresh of a run's curves."""
     from canary_mlflow.pages.run import curves, find_run
-    from canary_mlflow.tracking.read_only import engine, reading
+    from canary_mlflow.tracking.stores.read_only import engine, reading
 
     sent: list[str] = []
     sa.event.listen(engine(uri), "before_cursor_execute", lambda *call: sent.append(call[2]))

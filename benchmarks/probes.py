@@ -34,9 +34,9 @@ from canary_mlflow.tracking.ending import Target
 from canary_mlflow.tracking.journal import Journal
 from canary_mlflow.tracking.probes import Setting, standard_probes
 from canary_mlflow.tracking.probes.running import RunningProbes
-from canary_mlflow.tracking.session import start_run
 from canary_mlflow.tracking.sinks import USUAL
-from canary_mlflow.tracking.store import experiment_id, prepare_store
+from canary_mlflow.tracking.stores.session import start_run
+from canary_mlflow.tracking.stores.store import experiment_id, prepare_store
 
 METRICS = 24
 SIZES = {"smoke model": (64, 2, 512), "12 layers": (256, 12, 8192)}  # hidden size, layers, vocabulary

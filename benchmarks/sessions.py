@@ -52,8 +52,8 @@ def store_of(place: Path) -> Path:
 
 def runs_of(uri: str) -> list[tuple[Any, Run]]:
     """The runs of a store in the order in which they began: (MLflow's run, the run as the gate reads it)."""
-    from canary_mlflow.tracking.histories import read_runs
-    from canary_mlflow.tracking.store import experiment_id, prepare_store
+    from canary_mlflow.tracking.reading.histories import read_runs
+    from canary_mlflow.tracking.stores.store import experiment_id, prepare_store
 
     client = prepare_store(uri)
     found = client.search_runs(

@@ -65,8 +65,8 @@ def session(folder: Path, words: list[str]) -> Session:
 def spreads(folder: Path) -> dict[str, float]:
     """Between-run standard deviation of log IQM, by metric."""
     sys.path.insert(0, str(ROOT))
-    from canary_mlflow.tracking.histories import read_runs
-    from canary_mlflow.tracking.store import experiment_id, prepare_store
+    from canary_mlflow.tracking.reading.histories import read_runs
+    from canary_mlflow.tracking.stores.store import experiment_id, prepare_store
     from gates.model.summaries import SUMMARIES
 
     client = prepare_store(f"sqlite:///{folder}/mlflow.db")
@@ -83,7 +83,7 @@ def spreads(folder: Path) -> dict[str, float]:
 def parts(folder: Path, sessions: list[Session]) -> dict[str, float]:
     """Where the wall seconds of a session go, by what happens then: medians over `sessions`."""
     sys.path.insert(0, str(ROOT))
-    from canary_mlflow.tracking.store import experiment_id, prepare_store
+    from canary_mlflow.tracking.stores.store import experiment_id, prepare_store
 
     client = prepare_store(f"sqlite:///{folder}/mlflow.db")
     found = client.search_runs([experiment_id(client, "canary")], "tags.`canary.role` = 'run'", max_results=1000)

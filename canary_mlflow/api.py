@@ -38,7 +38,7 @@ def compare(baseline: str, candidate: str, *, policy: Rules | None = None, track
     """
     from canary_mlflow.registry.evidence import find_evidence
     from canary_mlflow.registry.judging.gatekeeper import compare as compare_sides
-    from canary_mlflow.tracking.store import reading_store
+    from canary_mlflow.tracking.stores.store import reading_store
 
     client = reading_store(tracking_uri)
     left, right = find_evidence(client, baseline), find_evidence(client, candidate)
@@ -55,7 +55,7 @@ def diff(baseline: str, candidate: str, *, tracking_uri: str | None = None) -> D
     """
     from canary_mlflow.registry.evidence import find_evidence
     from canary_mlflow.reports.diff import between
-    from canary_mlflow.tracking.store import existing_store
+    from canary_mlflow.tracking.stores.store import existing_store
 
     client = existing_store(tracking_uri)
     left, right = find_evidence(client, baseline), find_evidence(client, candidate)
@@ -89,7 +89,7 @@ def gate(
     from canary_mlflow.launching.top_up import top_up as carry_out
     from canary_mlflow.registry.judging.gatekeeper import gate as judge_version
     from canary_mlflow.registry.policies.asked import file_of, policy_for
-    from canary_mlflow.tracking.store import existing_store
+    from canary_mlflow.tracking.stores.store import existing_store
 
     client, number = existing_store(tracking_uri), str(version)
     rules = policy_for(client, model, number, policy)
@@ -143,7 +143,7 @@ def register(
     open, empty or already a version's evidence, and for a folder without weights.
     """
     from canary_mlflow.registry.sessions.registering import flaws_of, register_session
-    from canary_mlflow.tracking.store import existing_store
+    from canary_mlflow.tracking.stores.store import existing_store
 
     client, folder = existing_store(tracking_uri), None if weights is None else Path(weights)
     name, version = register_session(client, session, model, folder)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.findings import Finding, Level
 from canary_mlflow.installation import packages, pins, plugin, python
-from canary_mlflow.tracking.places import without_password
+from canary_mlflow.tracking.stores.places import without_password
 from gates.model.wording import counted, listed
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def nvidia_gpus() -> list[str]:
 
 def folders(fix: bool) -> Finding:
     """Scratch folders and git worktrees of processes that were killed."""
-    from canary_mlflow.tracking.scratch import left_behind, remove_left_behind
+    from canary_mlflow.tracking.stores.scratch import left_behind, remove_left_behind
 
     if fix:
         return Finding(name="scratch", level=Level.OK, found=f"{remove_left_behind()} folders removed")
@@ -132,8 +132,8 @@ def folders(fix: bool) -> Finding:
 
 def store(tracking_uri: str | None, *, fix: bool = False) -> Iterator[Finding]:
     """The MLflow store: reachable, room left, nothing forgotten."""
-    from canary_mlflow.tracking.places import sqlite_file
-    from canary_mlflow.tracking.store import prepare_store, reading_store, resolve
+    from canary_mlflow.tracking.stores.places import sqlite_file
+    from canary_mlflow.tracking.stores.store import prepare_store, reading_store, resolve
 
     began = time.perf_counter()
     try:
@@ -181,7 +181,7 @@ class Written:
 def written(client: MlflowClient | None, file: Path | None) -> Iterator[Written]:
     """The places on this machine that a session writes to, each once."""
     from canary_mlflow.ledger.keys import key_folder
-    from canary_mlflow.tracking.places import local_folder, sqlite_file
+    from canary_mlflow.tracking.stores.places import local_folder, sqlite_file
 
     if found := file or (sqlite_file(client.tracking_uri) if client else None):
         yield Written(what="store", folder=found.parent, advice=OLD_RUNS)

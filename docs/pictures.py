@@ -83,7 +83,7 @@ def verdicts(folder: Path, uri: str) -> dict[str, int]:
     from canary_mlflow.registry.acts.by_hand import bless
     from canary_mlflow.registry.guard_client import guard_of
     from canary_mlflow.registry.judging.gatekeeper import gate
-    from canary_mlflow.tracking.store import prepare_store
+    from canary_mlflow.tracking.stores.store import prepare_store
 
     client = prepare_store(uri)
     experiment = client.create_experiment(f"made up {time.time_ns()}", artifact_location=str(folder / "made-up"))
@@ -140,7 +140,7 @@ def report(folder: Path, uri: str, browser: Any, place: Path) -> None:
     from canary_mlflow.analysis.reading import study_of
     from canary_mlflow.analysis.subject import find_subject
     from canary_mlflow.reports import html
-    from canary_mlflow.tracking.store import prepare_store
+    from canary_mlflow.tracking.stores.store import prepare_store
 
     client = prepare_store(uri)
     experiment = client.get_experiment_by_name("canary").experiment_id

@@ -45,7 +45,7 @@ def main(place: Path) -> int:
 
 def sessions_of(uri: str) -> tuple[str, list[str]]:
     """The experiment, and its sessions, oldest first."""
-    from canary_mlflow.tracking.store import prepare_store
+    from canary_mlflow.tracking.stores.store import prepare_store
 
     client = prepare_store(uri)
     experiment = next(one.experiment_id for one in client.search_experiments() if one.name.startswith("made up"))

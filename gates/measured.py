@@ -22,7 +22,7 @@ SETS_IN = 1.08
 APART = 1.08
 """Times the largest rise of a baseline's run, for each run of the candidate."""
 DIGESTS = 16**16
-"""Digests of token ids are sums over rows, modulo this (canary_mlflow/tracking/data_facts.py)."""
+"""Digests of token ids are sums over rows, modulo this (canary_mlflow/tracking/describing/data_facts.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,9 @@ import forking
 from mlflow import MlflowClient
 from workplace import ROOT
 
-from canary_mlflow.tracking.histories import read_runs
-from canary_mlflow.tracking.session import close_run, create_child_run, open_session
-from canary_mlflow.tracking.store import prepare_store
+from canary_mlflow.tracking.reading.histories import read_runs
+from canary_mlflow.tracking.stores.session import close_run, create_child_run, open_session
+from canary_mlflow.tracking.stores.store import prepare_store
 from gates import Run
 from training.command_line import parse
 from training.compose import check, register_schemas

@@ -18,7 +18,7 @@ from servers import Server
 
 from canary_mlflow.ledger.install import install, parse_guarded
 from canary_mlflow.registry.plugin import guarded_store
-from canary_mlflow.tracking.store import prepare_store
+from canary_mlflow.tracking.stores.store import prepare_store
 
 GUARDS = ("champion=prod-*", "shadow=prod-*")  # besides every model that the ledger has a row about
 PASSWORD = "a-password-of-the-tests"

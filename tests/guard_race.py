@@ -35,7 +35,7 @@ from canary_mlflow.registry.guard.binding import bind
 from canary_mlflow.registry.guard.promotion import Order, Standing
 from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.plugin import guarded_store
-from canary_mlflow.tracking.store import prepare_store
+from canary_mlflow.tracking.stores.store import prepare_store
 
 FORK = multiprocessing.get_context("fork")
 MODEL = "raced"

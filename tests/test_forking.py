@@ -92,7 +92,7 @@ def test_a_fork_asks_a_hub_or_not_as_it_is_told(
 
 STORE = """
 import sys
-from canary_mlflow.tracking.store import prepare_store
+from canary_mlflow.tracking.stores.store import prepare_store
 prepare_store(sys.argv[1]).create_experiment("mine")
 """
 SAME = ("SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY 1, 2", "SELECT * FROM alembic_version")

@@ -17,7 +17,7 @@ from canary_mlflow import cli
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.acts.by_hand import bless
 from canary_mlflow.registry.judging.gatekeeper import gate
-from canary_mlflow.tracking.store import prepare_store
+from canary_mlflow.tracking.stores.store import prepare_store
 
 NOTEBOOK = Path(__file__).resolve().parents[1] / "notebooks" / "stability_analysis.ipynb"
 TELL = """

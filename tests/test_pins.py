@@ -12,7 +12,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from canary_mlflow.tracking.trainers import OLDEST_TRL
+from canary_mlflow.tracking.describing.trainers import OLDEST_TRL
 
 ROOT = Path(__file__).resolve().parents[1]
 # By a cluster in its own release, and by what an S3 store or its test needs: no run imports them, ranges alone.

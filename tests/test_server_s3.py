@@ -18,7 +18,7 @@ from workplace import ROOT, Workplace
 
 from canary_mlflow.cli import canary
 from canary_mlflow.registry.acts.by_hand import bless
-from canary_mlflow.tracking.store import prepare_store
+from canary_mlflow.tracking.stores.store import prepare_store
 
 MODEL = "dpo-tiny-neox-preferences-smoke"
 SHORT = ["train.max_steps=40", "repeats=2"]

@@ -89,7 +89,7 @@ def _may_begin(configs: Sequence[CanaryConfig], *, in_sweep: bool = False) -> st
         say(said)
     if not in_sweep:  # a sweep registers nothing
         check_signer(configs[0])
-    from canary_mlflow.tracking.store import prepare_store
+    from canary_mlflow.tracking.stores.store import prepare_store
 
     return prepare_store(configs[0].tracking.uri).tracking_uri  # now: Hydra makes its folder before a job starts
 

@@ -11,8 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from canary_mlflow.tracking import gpus
-from canary_mlflow.tracking.fingerprint import usable_cores
+from canary_mlflow.tracking.describing import gpus
+from canary_mlflow.tracking.describing.fingerprint import usable_cores
 from training.config import HardwareConfig
 from training.errors import SetupError
 from training.peers import world

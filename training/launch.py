@@ -24,9 +24,9 @@ from canary_mlflow.registry.sessions.rows import SEEDS_TAG, begin, record_runs
 from canary_mlflow.registry.versions import Weights
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.shown import say
-from canary_mlflow.tracking.holding import held
-from canary_mlflow.tracking.session import finish_session, open_session
-from canary_mlflow.tracking.store import prepare_store
+from canary_mlflow.tracking.stores.holding import held
+from canary_mlflow.tracking.stores.session import finish_session, open_session
+from canary_mlflow.tracking.stores.store import prepare_store
 from training.ahead import first_runs
 from training.checks import runs_of
 from training.config import CanaryConfig

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from canary_mlflow.ci.job import ci_tags
 from canary_mlflow.errors import UsageError
 from canary_mlflow.registry.evidence import work_of_champion
-from canary_mlflow.tracking.histories import NOT_PROMOTABLE_TAG
+from canary_mlflow.tracking.reading.histories import NOT_PROMOTABLE_TAG
 from training import faults
 from training.config import CanaryConfig
 from training.plain import to_plain

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from canary_mlflow.tracking.scratch import scratch
+from canary_mlflow.tracking.stores.scratch import scratch
 from training.ahead import crew_of
 from training.compose import to_config
 
@@ -35,7 +35,7 @@ def train(
     `holder`: the lease of the session's process, which holds the run: if both processes are killed, the next session
     ends the run.
     """
-    from canary_mlflow.tracking.store import prepare_store
+    from canary_mlflow.tracking.stores.store import prepare_store
     from training.runs import train_one
 
     seeded, client = to_config(config), prepare_store(store)

@@ -13,7 +13,7 @@ from training.process import Job
 
 if TYPE_CHECKING:
     from canary_mlflow.tracking.callback import CanaryCallback
-    from canary_mlflow.tracking.exceptions import Raised
+    from canary_mlflow.tracking.describing.exceptions import Raised
     from training.building import Ahead, Built
     from training.config import CanaryConfig
     from training.devices import Device
@@ -102,7 +102,7 @@ def _build(job: Job, folder: Path, loaded: Loaded, end: End) -> Run:
 def _watch_of(run: Run, workload: dict[str, str]) -> CanaryCallback:
     """The callback that records and watches the run."""
     from canary_mlflow.tracking.callback import CanaryCallback
-    from canary_mlflow.tracking.histories import RUN_NOTE_TAG
+    from canary_mlflow.tracking.reading.histories import RUN_NOTE_TAG
     from canary_mlflow.tracking.sinks import SINKS
 
     job, tracking = run.job, run.config.tracking
@@ -188,10 +188,10 @@ def _evaluate_saved(run: Run) -> dict[str, Any] | None:
 
 def _record_work(run: Run) -> None:
     """Count what a step does. After everything measured, as it trains further and turns off compilation."""
-    from canary_mlflow.tracking.fact_tags import to_tags
+    from canary_mlflow.tracking.describing.fact_tags import to_tags
     from canary_mlflow.tracking.probes.work.fixture import work_facts
-    from canary_mlflow.tracking.session import log_tags
-    from canary_mlflow.tracking.store import prepare_store
+    from canary_mlflow.tracking.stores.session import log_tags
+    from canary_mlflow.tracking.stores.store import prepare_store
 
     found = to_tags({"work": work_facts(run.built.trainer)})
     log_tags(prepare_store(run.job.tracking_uri), run.job.run_id, found)
@@ -200,8 +200,8 @@ def _record_work(run: Run) -> None:
 def _record_variants(run: Run) -> None:
     """Train the tier's variants after the run, and keep their facts with it."""
     from canary_mlflow.shown import say
-    from canary_mlflow.tracking.session import log_tags
-    from canary_mlflow.tracking.store import prepare_store
+    from canary_mlflow.tracking.stores.session import log_tags
+    from canary_mlflow.tracking.stores.store import prepare_store
     from training.variant_facts import variant_tags
 
     found = variant_tags(run.config, run.inputs, run.device, run.folder / "variants", say)
@@ -211,10 +211,10 @@ def _record_variants(run: Run) -> None:
 def _record_profile(run: Run) -> None:
     """Train a few more steps under the profiler, after everything that is measured."""
     from canary_mlflow.registry.profiled import PROFILED_TAG
-    from canary_mlflow.tracking.profile import FOLDER, TRACE
-    from canary_mlflow.tracking.session import log_tags
-    from canary_mlflow.tracking.store import prepare_store
-    from canary_mlflow.tracking.uploading import upload
+    from canary_mlflow.tracking.delivery.uploading import upload
+    from canary_mlflow.tracking.reading.profile import FOLDER, TRACE
+    from canary_mlflow.tracking.stores.session import log_tags
+    from canary_mlflow.tracking.stores.store import prepare_store
     from training.profiling import profile_training
 
     scratch, client, run_id = run.folder / "profiled", prepare_store(run.job.tracking_uri), run.job.run_id

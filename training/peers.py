@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from canary_mlflow.tracking.exceptions import Raised
-from canary_mlflow.tracking.failures import Terminated
+from canary_mlflow.tracking.describing.exceptions import Raised
+from canary_mlflow.tracking.describing.failures import Terminated
 
 COUNT = "CANARY_RANKS"
 """Environment variable of processes that training.ranks started. WORLD_SIZE and RANK alone prove nothing: a cluster may

@@ -54,7 +54,7 @@ def check_signer(config: CanaryConfig) -> None:
     from canary_mlflow.ledger.keys import key_folder, load_signer
     from canary_mlflow.ledger.uris import PREFIX
     from canary_mlflow.registry.acts.keys import check_key
-    from canary_mlflow.tracking.store import registry_for, resolve
+    from canary_mlflow.tracking.stores.store import registry_for, resolve
 
     registry = registry_for(resolve(config.tracking.uri)) or ""
     if config.register and registry.startswith(PREFIX):

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from canary_mlflow.tracking.exceptions import Raised
+from canary_mlflow.tracking.describing.exceptions import Raised
 from training import devices, peers
 
 GRACE = 20.0  # seconds a run has to record its end after SIGTERM

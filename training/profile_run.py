@@ -17,8 +17,8 @@ if __name__ == "__main__":  # before importing anything that another environment
 
 from canary_mlflow.loading import collect_seldom
 from canary_mlflow.registry.profiled import subject_of
-from canary_mlflow.tracking.histories import NOT_PROMOTABLE_TAG
-from canary_mlflow.tracking.profile import FOLDER, PROFILE_OF_TAG, ROLE
+from canary_mlflow.tracking.reading.histories import NOT_PROMOTABLE_TAG
+from canary_mlflow.tracking.reading.profile import FOLDER, PROFILE_OF_TAG, ROLE
 from training.compose import register_schemas
 from training.edge import ended
 from training.naming import PROFILER
@@ -40,10 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def profile_run(store: str, run_id: str) -> int:
     """Train a few steps under the profiler, and keep profile and trace in a new run beside the one it repeats."""
-    from canary_mlflow.tracking.scratch import scratch
-    from canary_mlflow.tracking.session import get_run
-    from canary_mlflow.tracking.store import prepare_store
-    from canary_mlflow.tracking.uploading import upload
+    from canary_mlflow.tracking.delivery.uploading import upload
+    from canary_mlflow.tracking.stores.scratch import scratch
+    from canary_mlflow.tracking.stores.session import get_run
+    from canary_mlflow.tracking.stores.store import prepare_store
     from training import algorithms
     from training.devices import settle as settle_device
     from training.parts import prepare_inputs

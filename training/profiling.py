@@ -23,7 +23,7 @@ from torch.profiler import ProfilerActivity, record_function, schedule
 from torch.profiler import profile as torch_profiler
 from transformers import PrinterCallback, Trainer, TrainerCallback, set_seed
 
-from canary_mlflow.tracking.profile import FILE, TRACE, Cost, Frame, Profile, to_text
+from canary_mlflow.tracking.reading.profile import FILE, TRACE, Cost, Frame, Profile, to_text
 from training.algorithms import build
 from training.config import CanaryConfig
 from training.devices import Device

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from canary_mlflow.launching.makers import Launched, run_champion
 from canary_mlflow.registry.judging.unregistered import champion_or_none
 from canary_mlflow.shown import say
-from canary_mlflow.tracking.histories import read_version
+from canary_mlflow.tracking.reading.histories import read_version
 from training.config import CanaryConfig
 from training.crews import crew_for
 from training.process import Result

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from canary_mlflow.tracking.places import cache_dir
+from canary_mlflow.tracking.stores.places import cache_dir
 
 RECORDS = ("dist-info", "egg-info")  # what importlib.metadata reads
 

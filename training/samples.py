@@ -9,7 +9,7 @@ import torch
 from transformers import TrainerCallback
 
 from canary_mlflow.tracking.probes.answers import as_text
-from canary_mlflow.tracking.samples import Answer, Samples
+from canary_mlflow.tracking.reading.samples import Answer, Samples
 from training.config import CanaryConfig
 from training.datasets.chats import ids_of
 from training.mlflow_model import policy_of

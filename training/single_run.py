@@ -28,7 +28,7 @@ import yaml
 from canary_mlflow.errors import UsageError, one_line
 from canary_mlflow.files.documents import parse_yaml
 from canary_mlflow.loading import collect_seldom
-from canary_mlflow.tracking import owner
+from canary_mlflow.tracking.stores import owner
 from training.ahead import crew_of
 from training.command_line import expand, parse
 from training.compose import check, register_schemas, to_config
@@ -75,9 +75,9 @@ def read(arguments: Sequence[str]) -> Namespace:
 
 def make(asked: Namespace) -> int:
     """Train one seed as a child of the session; under `mlflow run`, record into the run that MLflow made."""
-    from canary_mlflow.tracking.scratch import scratch
-    from canary_mlflow.tracking.session import get_run
-    from canary_mlflow.tracking.store import prepare_store
+    from canary_mlflow.tracking.stores.scratch import scratch
+    from canary_mlflow.tracking.stores.session import get_run
+    from canary_mlflow.tracking.stores.store import prepare_store
     from training.runs import code_of, train_one
 
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # for one file
@@ -114,7 +114,7 @@ def configuration(client: MlflowClient, run_id: str) -> CanaryConfig:
     from mlflow.artifacts import load_text
     from mlflow.exceptions import MlflowException
 
-    from canary_mlflow.tracking.session import get_run
+    from canary_mlflow.tracking.stores.session import get_run
 
     try:
         run = get_run(client, run_id)

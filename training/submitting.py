@@ -22,8 +22,8 @@ from hydra.core.utils import JobReturn, JobStatus
 from canary_mlflow.edge import OUTSIDE, unwinding
 from canary_mlflow.errors import CanaryError, UsageError, one_line
 from canary_mlflow.shown import say
-from canary_mlflow.tracking import owner
-from canary_mlflow.tracking.failures import Terminated, terminate
+from canary_mlflow.tracking.describing.failures import Terminated, terminate
+from canary_mlflow.tracking.stores import owner
 from training import devices
 from training.config import CanaryConfig
 from training.process import deaf_to_the_terminal

@@ -17,9 +17,9 @@ from canary_mlflow.registry.sessions.leftovers import clear
 from canary_mlflow.reports.decision import decision_to_dict
 from canary_mlflow.reports.markdown import fenced
 from canary_mlflow.shown import echo_lines, say, shown
-from canary_mlflow.tracking.holding import held
-from canary_mlflow.tracking.session import child_runs, close_run, finish_session, get_run, log_tags, open_session
-from canary_mlflow.tracking.store import prepare_store
+from canary_mlflow.tracking.stores.holding import held
+from canary_mlflow.tracking.stores.session import child_runs, close_run, finish_session, get_run, log_tags, open_session
+from canary_mlflow.tracking.stores.store import prepare_store
 from training.ahead import crew_of
 from training.cells import CELL_TAG, MODEL_TAG, cell_of, judge_cells, table, worst
 from training.config import CanaryConfig

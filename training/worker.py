@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.loading import quiet_4_bit, without_collecting
-from canary_mlflow.tracking.exceptions import raised, raised_tags
-from canary_mlflow.tracking.failures import classify, is_full, terminate
+from canary_mlflow.tracking.describing.exceptions import raised, raised_tags
+from canary_mlflow.tracking.describing.failures import classify, is_full, terminate
 from training import algorithms, peers
 from training.compiling import load_4_bit
 from training.errors import SetupError, Stopped
@@ -133,8 +133,8 @@ def _say_end(job: Job, end: End) -> None:
 
 def _keep_weights(job: Job, end: End, saved: Path) -> None:
     """Store the weights after the run's end, so that an artifact store that fails, or is slow, costs no metrics."""
-    from canary_mlflow.tracking.store import prepare_store
-    from canary_mlflow.tracking.uploading import upload
+    from canary_mlflow.tracking.delivery.uploading import upload
+    from canary_mlflow.tracking.stores.store import prepare_store
 
     try:
         upload(prepare_store(job.tracking_uri), job.run_id, saved, WEIGHTS, scratch=True)
@@ -204,8 +204,8 @@ def _record_end(job: Job, end: End) -> None:
     """
     from mlflow.exceptions import MlflowException
 
-    from canary_mlflow.tracking.session import close_killed_session, close_run
-    from canary_mlflow.tracking.store import prepare_store
+    from canary_mlflow.tracking.stores.session import close_killed_session, close_run
+    from canary_mlflow.tracking.stores.store import prepare_store
 
     client = prepare_store(job.tracking_uri)
     more = {}

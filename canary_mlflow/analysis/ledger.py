@@ -19,7 +19,7 @@ from canary_mlflow.registry.locks import registry_uri
 from canary_mlflow.registry.remote import ask
 from canary_mlflow.registry.workspaces import active_workspace
 from canary_mlflow.reports.study import LedgerRow
-from canary_mlflow.tracking.read_only import has_ledger, reading
+from canary_mlflow.tracking.stores.read_only import has_ledger, reading
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

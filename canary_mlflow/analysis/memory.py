@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from canary_mlflow.reports.study import Memory, Peak
-from canary_mlflow.tracking.histories import NOT_PROMOTABLE_TAG
-from canary_mlflow.tracking.points import read_points
-from canary_mlflow.tracking.schema import mlflow_key
-from canary_mlflow.tracking.trainers import REQUIRED
+from canary_mlflow.tracking.describing.schema import mlflow_key
+from canary_mlflow.tracking.describing.trainers import REQUIRED
+from canary_mlflow.tracking.reading.histories import NOT_PROMOTABLE_TAG
+from canary_mlflow.tracking.reading.points import read_points
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -17,11 +17,11 @@ from canary_mlflow.reports.charts import Mark
 from canary_mlflow.reports.decision import Decision, RunWarning
 from canary_mlflow.reports.layer_drift import moved
 from canary_mlflow.reports.study import RunPart, Study
-from canary_mlflow.tracking.histories import run_from
-from canary_mlflow.tracking.places import without_password
-from canary_mlflow.tracking.points import read_points
-from canary_mlflow.tracking.profile import Profiled
-from canary_mlflow.tracking.session import NAME_TAG, get_run
+from canary_mlflow.tracking.reading.histories import run_from
+from canary_mlflow.tracking.reading.points import read_points
+from canary_mlflow.tracking.reading.profile import Profiled
+from canary_mlflow.tracking.stores.places import without_password
+from canary_mlflow.tracking.stores.session import NAME_TAG, get_run
 from canary_mlflow.tracking.watching import warnings_in
 from gates.model.records import Run
 

@@ -14,9 +14,9 @@ from canary_mlflow.registry.judging.records import session_of
 from canary_mlflow.registry.versions import champion_number, find_version, is_evidence_only
 from canary_mlflow.reports.advice import run_page, version_page
 from canary_mlflow.reports.decision import Decision
-from canary_mlflow.tracking.histories import read_runs
-from canary_mlflow.tracking.places import without_password
-from canary_mlflow.tracking.session import active_run, child_runs, get_run
+from canary_mlflow.tracking.reading.histories import read_runs
+from canary_mlflow.tracking.stores.places import without_password
+from canary_mlflow.tracking.stores.session import active_run, child_runs, get_run
 from gates.model.records import Run
 
 if TYPE_CHECKING:

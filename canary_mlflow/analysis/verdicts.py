@@ -17,7 +17,7 @@ from canary_mlflow.registry.evidence import NamedEvidence
 from canary_mlflow.registry.judging.assessment import Options, assess
 from canary_mlflow.registry.policies.asked import policy_for
 from canary_mlflow.reports.decision import Decision, Question, decision_from_dict
-from canary_mlflow.tracking.places import artifact_folder, without_password
+from canary_mlflow.tracking.stores.places import artifact_folder, without_password
 from gates.judge import judge
 from gates.model.policy import Policy
 from gates.model.records import Run, Version

@@ -69,7 +69,7 @@ def ab(
     from canary_mlflow.launching import continuing, revisions, trials
     from canary_mlflow.launching.sources import project_folder
     from canary_mlflow.policies import load_policy
-    from canary_mlflow.tracking.store import prepare_store
+    from canary_mlflow.tracking.stores.store import prepare_store
 
     overrides = (*overrides, "tier=facts") if facts else overrides
     given = {"--baseline": baseline, "--candidate": candidate, "--policy": policy, "OVERRIDES": " ".join(overrides)}

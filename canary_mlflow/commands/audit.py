@@ -13,7 +13,7 @@ from canary_mlflow.commands.shared import store_option
 from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.loading import without_collecting
 from canary_mlflow.shown import echo
-from canary_mlflow.tracking.places import without_password
+from canary_mlflow.tracking.stores.places import without_password
 
 if TYPE_CHECKING:
     from canary_mlflow.ledger.chain import Damage

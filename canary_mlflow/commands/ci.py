@@ -13,7 +13,7 @@ from canary_mlflow.commands.shared import open_store, store_option
 from canary_mlflow.edge import OUTSIDE
 from canary_mlflow.errors import UsageError
 from canary_mlflow.shown import echo, say
-from canary_mlflow.tracking.places import without_password
+from canary_mlflow.tracking.stores.places import without_password
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -87,7 +87,7 @@ def database(uri: str | None) -> sa.Engine:
 
     from canary_mlflow.errors import UsageError
     from canary_mlflow.ledger.uris import guarded_uri, is_guarded, plain_uri
-    from canary_mlflow.tracking.store import resolve
+    from canary_mlflow.tracking.stores.store import resolve
 
     found = plain_uri(uri) if uri else resolve(None)
     if not is_guarded(guarded_uri(found)):

@@ -25,7 +25,7 @@ def deliver(ctx: click.Context, file: Path | None, tracking_uri: str | None) -> 
     Without FILE: all such files in this folder and below, each whatever becomes of the others. Rows that arrived before
     are recognised. A file is removed when everything has arrived; otherwise it keeps the rest.
     """
-    from canary_mlflow.tracking.recorder import UNDELIVERED
+    from canary_mlflow.tracking.delivery.recorder import UNDELIVERED
 
     given = ctx.get_parameter_source("tracking_uri") is ParameterSource.COMMANDLINE
     if file is not None:
@@ -49,11 +49,11 @@ def bring(file: Path, tracking_uri: str | None, *, given: bool) -> None:
 
     Raises UsageError for another kind of file, StoreError if the store does not take everything.
     """
-    from canary_mlflow.tracking.backlog import Backlog
-    from canary_mlflow.tracking.places import without_password
-    from canary_mlflow.tracking.recorder import Recorder
-    from canary_mlflow.tracking.session import get_run
-    from canary_mlflow.tracking.store import prepare_store
+    from canary_mlflow.tracking.delivery.backlog import Backlog
+    from canary_mlflow.tracking.delivery.recorder import Recorder
+    from canary_mlflow.tracking.stores.places import without_password
+    from canary_mlflow.tracking.stores.session import get_run
+    from canary_mlflow.tracking.stores.store import prepare_store
 
     backlog = Backlog.of_file(file)
     # MLFLOW_TRACKING_URI may be another project's today. Where it is the run's store, it has the password too.

@@ -13,7 +13,7 @@ from canary_mlflow.shown import echo, visible
 @json_option
 def env(as_json: bool) -> None:
     """Show the fingerprint that each run records."""
-    from canary_mlflow.tracking.fingerprint import environment, gpu_facts, hardware
+    from canary_mlflow.tracking.describing.fingerprint import environment, gpu_facts, hardware
 
     facts = {"hardware": hardware("cuda" if gpu_facts() else "cpu"), "environment": environment()}
     if as_json:

@@ -14,7 +14,7 @@ from canary_mlflow.shown import echo_lines, json_text, shown
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-    from canary_mlflow.tracking.imports import Imported
+    from canary_mlflow.tracking.reading.imports import Imported
 
 IMPORT_CODES = """\b
 Exit codes:
@@ -54,7 +54,7 @@ def import_(
     Runs of unknown workload or hardware are comparable with none. State them with --workload model=… --workload data=…
     --hardware gpu=…, in the same words for the same things, or put a JSON next to each file.
     """
-    from canary_mlflow.tracking.imports import Stated, read_import
+    from canary_mlflow.tracking.reading.imports import Stated, read_import
 
     if seed is not None and len(files) > 1:
         raise UsageError(f"--seed {seed} with {len(files)} files; expected one file; import them one by one")
@@ -83,9 +83,9 @@ def write_all(
     items: list[Imported], experiment: str, session: str | None, tracking_uri: str | None
 ) -> list[dict[str, Any]]:
     """Write what is not there yet; one plain object per file."""
-    from canary_mlflow.tracking.imports import find_import, write_import
-    from canary_mlflow.tracking.session import NAME_TAG, find_experiment, start_run
-    from canary_mlflow.tracking.store import prepare_store
+    from canary_mlflow.tracking.reading.imports import find_import, write_import
+    from canary_mlflow.tracking.stores.session import NAME_TAG, find_experiment, start_run
+    from canary_mlflow.tracking.stores.store import prepare_store
 
     client = prepare_store(tracking_uri)
     home = find_experiment(client, experiment)

@@ -128,7 +128,7 @@ def ledger_of(client: MlflowClient) -> Any:
     """The guarded store. Raises UsageError for a registry without a ledger."""
     from canary_mlflow.errors import UsageError
     from canary_mlflow.registry.guard_client import guard_of
-    from canary_mlflow.tracking.places import without_password
+    from canary_mlflow.tracking.stores.places import without_password
 
     guard = guard_of(client)
     if guard is None:

@@ -107,7 +107,7 @@ def find_champion(model: str, policy: str | None, tracking_uri: str | None) -> C
     """The champion of a model. Raises NoSuchModel, StoreError, and UsageError if it has none, or none with runs."""
     from canary_mlflow.registry.evidence import aliased, version_side
     from canary_mlflow.registry.policies.asked import policy_for
-    from canary_mlflow.tracking.store import existing_store
+    from canary_mlflow.tracking.stores.store import existing_store
     from gates.model.sides import candidate_side, conditions
 
     client = existing_store(tracking_uri)
@@ -197,8 +197,8 @@ def show_one(
 
 def machine(given: Mapping[str, str]) -> dict[str, str]:
     """The hardware facts of runs made here, as in their tags; only the given backend if that is another machine's."""
-    from canary_mlflow.tracking.fingerprint import hardware
-    from canary_mlflow.tracking.gpus import driver, visible
+    from canary_mlflow.tracking.describing.fingerprint import hardware
+    from canary_mlflow.tracking.describing.gpus import driver, visible
 
     with driver() as nvml:
         backend = "cuda" if nvml is not None and visible(nvml) else "cpu"

@@ -43,7 +43,7 @@ def report(subject: str, policy: str | None, full: bool, tracking_uri: str | Non
     """
     from canary_mlflow.analysis.reading import study_of
     from canary_mlflow.analysis.subject import find_subject
-    from canary_mlflow.tracking.store import reading_store
+    from canary_mlflow.tracking.stores.store import reading_store
 
     one_place_each(places)
     client = reading_store(tracking_uri)

@@ -38,7 +38,7 @@ def begin(model: str, policy: str, experiment: str | None, tracking_uri: str | N
 
     from canary_mlflow.registry.sessions.own import refuse_second, start
     from canary_mlflow.tracking.joining import usual_experiment
-    from canary_mlflow.tracking.store import prepare_store
+    from canary_mlflow.tracking.stores.store import prepare_store
 
     refuse_second()
     client = prepare_store(tracking_uri)
@@ -76,7 +76,7 @@ def add(session_id: str, model: str | None, tracking_uri: str | None) -> None:
     MODEL is the one that the session was started for, unless given here.
     """
     from canary_mlflow.registry.sessions.rows import Word, write
-    from canary_mlflow.tracking.session import active_run
+    from canary_mlflow.tracking.stores.session import active_run
 
     client = open_store(tracking_uri)
     name = model or active_run(client, session_id).data.tags.get("canary.model_name", "")

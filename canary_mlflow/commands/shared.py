@@ -47,7 +47,7 @@ launcher_option = click.option(
 
 def open_store(uri: str | None) -> MlflowClient:
     """The client of a store that exists; raises StoreError otherwise."""
-    from canary_mlflow.tracking.store import existing_store
+    from canary_mlflow.tracking.stores.store import existing_store
 
     return existing_store(uri)
 

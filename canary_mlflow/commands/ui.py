@@ -26,8 +26,8 @@ def ui(port: int, tracking_uri: str | None) -> None:
     canary-auth
     """
     from canary_mlflow.ledger.uris import guarded_uri
-    from canary_mlflow.tracking.places import sqlite_file
-    from canary_mlflow.tracking.store import prepare_store, resolve
+    from canary_mlflow.tracking.stores.places import sqlite_file
+    from canary_mlflow.tracking.stores.store import prepare_store, resolve
 
     uri = resolve(tracking_uri)
     if uri.startswith(("http://", "https://")):

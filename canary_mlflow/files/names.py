@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 
-from canary_mlflow.tracking.schema import BY_KEY, FOREIGN, canonical
+from canary_mlflow.tracking.describing.schema import BY_KEY, FOREIGN, canonical
 from gates.model.metrics import METRICS
 
-# Beside the trainers' own names (tracking/schema.py): the columns of `stability.jsonl`, of the tables that
+# Beside the trainers' own names (tracking/describing/schema.py): the columns of `stability.jsonl`, of the tables that
 # Transformers prints in notebooks, and what older releases of TRL logged.
 RENAMED = {
     "kl_target_err": "kl_target_error",

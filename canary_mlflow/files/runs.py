@@ -15,7 +15,7 @@ from canary_mlflow.files.reading import read_history
 from canary_mlflow.files.sidecar import Sidecar, read_sidecar, sidecar_of
 from canary_mlflow.files.verl import MARKS
 from canary_mlflow.files.watched import critical_held
-from canary_mlflow.tracking.schema import FOREIGN
+from canary_mlflow.tracking.describing.schema import FOREIGN
 from gates.hard.hard_gates import OVERFLOWS
 from gates.model.metrics import metrics_with
 from gates.model.records import Run, Series, Version

@@ -20,7 +20,7 @@ from canary_mlflow.launching.sources import Source
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.judging.looks import looks_taken
 from canary_mlflow.registry.sessions.leftovers import clear
-from canary_mlflow.tracking.session import active_run, child_runs, log_tags
+from canary_mlflow.tracking.stores.session import active_run, child_runs, log_tags
 from gates.model.policy import Policy, policy_to_dict
 from gates.model.verdict import Outcome
 

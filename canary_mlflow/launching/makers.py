@@ -12,8 +12,8 @@ from canary_mlflow.errors import BrokeOff, NoSource, UsageError
 from canary_mlflow.launching.missing_runs import Turn
 from canary_mlflow.launching.projects import launch
 from canary_mlflow.launching.sources import Source, different_packages, project_folder, source_of
-from canary_mlflow.tracking.fingerprint import hardware
-from canary_mlflow.tracking.histories import FRESH_TAG, read_runs
+from canary_mlflow.tracking.describing.fingerprint import hardware
+from canary_mlflow.tracking.reading.histories import FRESH_TAG, read_runs
 from gates.model.records import Run
 
 if TYPE_CHECKING:

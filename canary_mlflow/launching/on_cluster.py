@@ -19,7 +19,7 @@ from canary_mlflow.launching.makers import Launched, Made
 from canary_mlflow.launching.missing_runs import Turn
 from canary_mlflow.launching.on_node import NODE_TAG, UNIT_TAG
 from canary_mlflow.launching.sources import Source, project_folder
-from canary_mlflow.tracking.session import child_runs, close_run, get_run
+from canary_mlflow.tracking.stores.session import child_runs, close_run, get_run
 from gates.model.records import Run
 from gates.model.wording import counted, listed
 

@@ -73,7 +73,7 @@ def project_run(
     `project`, which the node has by the same path, or a worktree of its own of the commit. Returns its id."""
     from canary_mlflow.launching.projects import launch
     from canary_mlflow.launching.sources import Source, worktree
-    from canary_mlflow.tracking.store import prepare_store
+    from canary_mlflow.tracking.stores.store import prepare_store
 
     client, folder, whose = prepare_store(store), Path(project), str(asked["name"])
     if not (folder / "MLproject").is_file():

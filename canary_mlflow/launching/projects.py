@@ -14,11 +14,11 @@ import psutil
 from canary_mlflow.errors import BrokeOff, CanaryError, NoSource, one_line
 from canary_mlflow.interpreter import CHOSEN
 from canary_mlflow.launching.sources import ENTRY, Source
-from canary_mlflow.tracking.exceptions import raised_from
-from canary_mlflow.tracking.failures import UNSTABLE
-from canary_mlflow.tracking.holding import held
-from canary_mlflow.tracking.owner import LAUNCHER, this_process
-from canary_mlflow.tracking.session import NOTHING, close_run, create_child_run, get_run
+from canary_mlflow.tracking.describing.exceptions import raised_from
+from canary_mlflow.tracking.describing.failures import UNSTABLE
+from canary_mlflow.tracking.stores.holding import held
+from canary_mlflow.tracking.stores.owner import LAUNCHER, this_process
+from canary_mlflow.tracking.stores.session import NOTHING, close_run, create_child_run, get_run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -24,10 +24,10 @@ from canary_mlflow.registry.judging.looks import Progress, Taken, evidence_of, l
 from canary_mlflow.registry.sessions.leftovers import clear
 from canary_mlflow.reports.advice import run_page
 from canary_mlflow.reports.decision import Decision, Question
-from canary_mlflow.tracking.histories import session_runs
-from canary_mlflow.tracking.holding import held
-from canary_mlflow.tracking.places import without_password
-from canary_mlflow.tracking.session import finish_session, get_run, open_session
+from canary_mlflow.tracking.reading.histories import session_runs
+from canary_mlflow.tracking.stores.holding import held
+from canary_mlflow.tracking.stores.places import without_password
+from canary_mlflow.tracking.stores.session import finish_session, get_run, open_session
 from gates.judge import judge
 from gates.model.policy import Policy
 from gates.model.records import Version

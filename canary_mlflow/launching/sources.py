@@ -15,9 +15,9 @@ import yaml
 
 from canary_mlflow.errors import NoSource, one_line
 from canary_mlflow.files.documents import read_yaml
+from canary_mlflow.tracking.describing.fingerprint import PACKAGES, UNKNOWN, git, packages
 from canary_mlflow.tracking.experiment import is_project
-from canary_mlflow.tracking.fingerprint import PACKAGES, UNKNOWN, git, packages
-from canary_mlflow.tracking.scratch import CHECKOUT, scratch
+from canary_mlflow.tracking.stores.scratch import CHECKOUT, scratch
 
 ENTRY = "again"
 FETCH_SECONDS = 60

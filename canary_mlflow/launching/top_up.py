@@ -12,7 +12,7 @@ from canary_mlflow.registry.evidence import is_own_script
 from canary_mlflow.registry.judging.records import session_of
 from canary_mlflow.registry.versions import find_version
 from canary_mlflow.reports.decision import Decision
-from canary_mlflow.tracking.histories import read_version
+from canary_mlflow.tracking.reading.histories import read_version
 from gates.model.policy import Policy
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from canary_mlflow.ledger import table
 from canary_mlflow.ledger.chain import Damage, parse_head
 from canary_mlflow.ledger.keys import key_folder
 from canary_mlflow.ledger.rows import Row
-from canary_mlflow.tracking.places import without_password
+from canary_mlflow.tracking.stores.places import without_password
 
 PLACE = "CANARY_WITNESS"
 SECONDS = (2.0, 3.0)  # to connect, and to answer; nobody waits for it but the end of a command

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.registry.guard.server_files import behind_server
-from canary_mlflow.tracking.facts import RunFacts
-from canary_mlflow.tracking.samples import FILE, MOST_BYTES, Answer, read
+from canary_mlflow.tracking.reading.facts import RunFacts
+from canary_mlflow.tracking.reading.samples import FILE, MOST_BYTES, Answer, read
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from canary_mlflow.pages.facts import read_all_params, read_facts
 from canary_mlflow.pages.side_by_side import Group, side_by_side
-from canary_mlflow.tracking.histories import run_from
-from canary_mlflow.tracking.read_only import reading
+from canary_mlflow.tracking.reading.histories import run_from
+from canary_mlflow.tracking.stores.read_only import reading
 from gates.facts.differences import GROUPS, WORKLOAD
 
 

@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from canary_mlflow.pages.curves import figures
 from canary_mlflow.pages.downsampling import Steps, Values
 from canary_mlflow.pages.kept_points import kept_points
-from canary_mlflow.tracking.facts import RunFacts
-from canary_mlflow.tracking.histories import series_of
-from canary_mlflow.tracking.schema import mlflow_key
+from canary_mlflow.tracking.describing.schema import mlflow_key
+from canary_mlflow.tracking.reading.facts import RunFacts
+from canary_mlflow.tracking.reading.histories import series_of
 
 EVERY_STEP = ("step_time", "loss", "learning_rate")  # the first one that a run has gives the times of its steps
 MOST = 400  # points of a clock; time between two points is interpolated

@@ -15,11 +15,11 @@ from canary_mlflow.pages.kept_points import kept_points
 from canary_mlflow.pages.rough import rough_points
 from canary_mlflow.pages.unsent import unsent
 from canary_mlflow.reports.panels import PANELS, SERIES
-from canary_mlflow.tracking.facts import RunFacts
-from canary_mlflow.tracking.histories import series_of
-from canary_mlflow.tracking.points import NONE, points_over
-from canary_mlflow.tracking.read_only import reading
-from canary_mlflow.tracking.schema import mlflow_key
+from canary_mlflow.tracking.describing.schema import mlflow_key
+from canary_mlflow.tracking.reading.facts import RunFacts
+from canary_mlflow.tracking.reading.histories import series_of
+from canary_mlflow.tracking.reading.points import NONE, points_over
+from canary_mlflow.tracking.stores.read_only import reading
 from gates.model.records import Series
 
 MOST = 800  # points of one curve: more than a chart has pixels on most screens

@@ -12,7 +12,7 @@ import numpy as np
 from canary_mlflow.pages.curves import BAND, Band, raw_envelope, read_series
 from canary_mlflow.pages.downsampling import Steps, Values, keep_envelope
 from canary_mlflow.pages.limits import shipped_rules, tolerated
-from canary_mlflow.tracking.read_only import reading
+from canary_mlflow.tracking.stores.read_only import reading
 from gates.model.records import Series
 from gates.model.rules import MetricRule
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from canary_mlflow.pages.facts import read_facts
 from canary_mlflow.pages.models import newest_sessions
-from canary_mlflow.tracking.facts import RunFacts
-from canary_mlflow.tracking.read_only import reading
+from canary_mlflow.tracking.reading.facts import RunFacts
+from canary_mlflow.tracking.stores.read_only import reading
 
 MOST = 200  # versions searched
 WEEK = 6.5 * 86_400_000  # ms; half a day less, because a nightly does not always begin at the same minute

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import sqlalchemy as sa
 
-from canary_mlflow.tracking.facts import Latest, RunFacts
-from canary_mlflow.tracking.session import NAME_TAG, PARENT_TAG
+from canary_mlflow.tracking.reading.facts import Latest, RunFacts
+from canary_mlflow.tracking.stores.session import NAME_TAG, PARENT_TAG
 
 RUNS = sa.table("runs", *map(sa.column, ("run_uuid", "name", "status", "start_time", "end_time", "lifecycle_stage",
                                          "experiment_id", "artifact_uri")))  # fmt: skip

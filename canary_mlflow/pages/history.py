@@ -18,8 +18,8 @@ from canary_mlflow.pages.models import is_model, read_champions
 from canary_mlflow.registry.versions import CHAMPION
 from canary_mlflow.registry.workspaces import active_workspace
 from canary_mlflow.reports.panels import label
-from canary_mlflow.tracking.facts import RunFacts
-from canary_mlflow.tracking.read_only import has_ledger, reading
+from canary_mlflow.tracking.reading.facts import RunFacts
+from canary_mlflow.tracking.stores.read_only import has_ledger, reading
 
 BY_HAND = (Kind.BLESS, Kind.OVERRIDE, Kind.ROLLBACK, Kind.ADOPT, Kind.FACTS, Kind.REQUEST)
 SHOWN = (Kind.FACTS, Kind.REQUEST)  # not about an alias, but still part of a decision about the champion

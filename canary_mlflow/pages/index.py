@@ -14,9 +14,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from canary_mlflow.pages.facts import PARAMS, RUNS, SHORTEST, TAGS, read_facts, read_tags
-from canary_mlflow.tracking.facts import OPEN, RunFacts
-from canary_mlflow.tracking.read_only import reading
-from canary_mlflow.tracking.session import PARENT_TAG
+from canary_mlflow.tracking.reading.facts import OPEN, RunFacts
+from canary_mlflow.tracking.stores.read_only import reading
+from canary_mlflow.tracking.stores.session import PARENT_TAG
 
 PAGE = 50
 CHUNKS = (400, 2000, 4000)  # runs read at once in the search for one page

@@ -16,10 +16,10 @@ from canary_mlflow.pages.facts import children_of, read_all_params, read_facts
 from canary_mlflow.registry.acts.accepting import accepted_among
 from canary_mlflow.registry.workspaces import active_workspace
 from canary_mlflow.reports.decision import Decision, Question
-from canary_mlflow.tracking.facts import RunFacts
-from canary_mlflow.tracking.histories import run_from
-from canary_mlflow.tracking.points import points_over
-from canary_mlflow.tracking.read_only import has_ledger, reading
+from canary_mlflow.tracking.reading.facts import RunFacts
+from canary_mlflow.tracking.reading.histories import run_from
+from canary_mlflow.tracking.reading.points import points_over
+from canary_mlflow.tracking.stores.read_only import has_ledger, reading
 from gates.judge import judge
 from gates.model.records import Version
 from gates.model.verdict import Difference, Verdict

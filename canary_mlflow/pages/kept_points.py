@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 import sqlalchemy as sa
 
-from canary_mlflow.tracking.places import cache_dir
-from canary_mlflow.tracking.points import Points, points_over
+from canary_mlflow.tracking.reading.points import Points, points_over
+from canary_mlflow.tracking.stores.places import cache_dir
 
 METRICS = sa.table("metrics", *map(sa.column, ("run_uuid", "key", "step")))
 WORTH = 5_000  # rows; with fewer, a database is as fast

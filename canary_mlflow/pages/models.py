@@ -12,7 +12,7 @@ from canary_mlflow.ledger import table
 from canary_mlflow.ledger.rows import Row
 from canary_mlflow.registry.versions import CHAMPION, SESSION_TAG
 from canary_mlflow.registry.workspaces import active_workspace
-from canary_mlflow.tracking.read_only import has_ledger
+from canary_mlflow.tracking.stores.read_only import has_ledger
 
 MODELS = sa.table("registered_models", *map(sa.column, ("workspace", "name")))
 ALIASES = sa.table("registered_model_aliases", *map(sa.column, ("workspace", "name", "alias", "version")))

@@ -12,10 +12,10 @@ from canary_mlflow.ledger import table
 from canary_mlflow.pages.facts import RUNS, children_of, read_facts
 from canary_mlflow.pages.models import ModelFacts, read_models
 from canary_mlflow.registry.workspaces import active_workspace
-from canary_mlflow.tracking.facts import OPEN, RunFacts
-from canary_mlflow.tracking.numbers import count
-from canary_mlflow.tracking.read_only import has_ledger, reading
-from canary_mlflow.tracking.session import PARENT_TAG
+from canary_mlflow.tracking.reading.facts import OPEN, RunFacts
+from canary_mlflow.tracking.reading.numbers import count
+from canary_mlflow.tracking.stores.read_only import has_ledger, reading
+from canary_mlflow.tracking.stores.session import PARENT_TAG
 from canary_mlflow.tracking.watching import FOUND
 
 RECENT = 20  # finished sessions shown

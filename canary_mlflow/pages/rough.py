@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from canary_mlflow.tracking.facts import RunFacts
-from canary_mlflow.tracking.points import Points, points_over
+from canary_mlflow.tracking.reading.facts import RunFacts
+from canary_mlflow.tracking.reading.points import Points, points_over
 
 ROWS = 400  # of one series
 LONG = 5_000  # steps; a series that is not longer is read whole

@@ -17,10 +17,10 @@ from canary_mlflow.pages.limits import Limit, limits_of
 from canary_mlflow.pages.models import champion_session
 from canary_mlflow.pages.requests import readers
 from canary_mlflow.reports.panels import PROMISED, SERIES, label, target_keys
-from canary_mlflow.tracking.facts import Latest, RunFacts
-from canary_mlflow.tracking.read_only import reading
-from canary_mlflow.tracking.schema import mlflow_key
-from canary_mlflow.tracking.session import deleted
+from canary_mlflow.tracking.describing.schema import mlflow_key
+from canary_mlflow.tracking.reading.facts import Latest, RunFacts
+from canary_mlflow.tracking.stores.read_only import reading
+from canary_mlflow.tracking.stores.session import deleted
 from gates.model.metrics import METRICS
 from gates.model.wording import quantity
 

@@ -15,9 +15,9 @@ from canary_mlflow.pages.departures import away, reference_of
 from canary_mlflow.pages.facts import children_of, read_facts, read_params
 from canary_mlflow.pages.run import Champion, champion_of
 from canary_mlflow.reports.panels import PANELS, SERIES, Panel, label, target_keys, target_of
-from canary_mlflow.tracking.facts import RunFacts
-from canary_mlflow.tracking.read_only import reading
-from canary_mlflow.tracking.schema import name_of_key
+from canary_mlflow.tracking.describing.schema import name_of_key
+from canary_mlflow.tracking.reading.facts import RunFacts
+from canary_mlflow.tracking.stores.read_only import reading
 
 MOST_RUNS = 12  # lines in one chart
 SIDES = "abcdef"

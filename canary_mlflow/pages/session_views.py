@@ -22,9 +22,9 @@ from canary_mlflow.pages.verdict import judged
 from canary_mlflow.reports import causes
 from canary_mlflow.reports.card import card_of
 from canary_mlflow.reports.decision import RunWarning
-from canary_mlflow.tracking.facts import RunFacts
-from canary_mlflow.tracking.read_only import reading
-from canary_mlflow.tracking.schema import name_of_key
+from canary_mlflow.tracking.describing.schema import name_of_key
+from canary_mlflow.tracking.reading.facts import RunFacts
+from canary_mlflow.tracking.stores.read_only import reading
 
 if TYPE_CHECKING:
     from flask import Response

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from canary_mlflow.pages.curves import read_series
-from canary_mlflow.tracking.read_only import reading
+from canary_mlflow.tracking.stores.read_only import reading
 
 STARTS_A_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 

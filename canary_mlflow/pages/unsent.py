@@ -18,16 +18,16 @@ import numpy as np
 from canary_mlflow.files.documents import parse_json
 from canary_mlflow.files.source import open_regular
 from canary_mlflow.registry.guard.server_files import behind_server
-from canary_mlflow.tracking.facts import RunFacts
-from canary_mlflow.tracking.places import local_folder
-from canary_mlflow.tracking.points import Points
-from canary_mlflow.tracking.schema import mlflow_key
+from canary_mlflow.tracking.describing.schema import mlflow_key
+from canary_mlflow.tracking.reading.facts import RunFacts
+from canary_mlflow.tracking.reading.points import Points
 from canary_mlflow.tracking.sinks.jsonl import FIELDS, NAME
+from canary_mlflow.tracking.stores.places import local_folder
 from gates.model.metrics import METRICS
 
 TAIL = 1 << 18  # bytes at the end of the file that are looked at: some ten seconds of the fastest training
 MANY = 1 << 53  # steps; a float has no room for more
-WORDS = ("NaN", "Infinity", "-Infinity")  # as tracking/lines.py writes what JSON cannot
+WORDS = ("NaN", "Infinity", "-Infinity")  # as tracking/delivery/lines.py writes what JSON cannot
 
 
 def unsent(run: RunFacts) -> dict[str, Points]:

@@ -24,9 +24,9 @@ from canary_mlflow.pages.signature import Signature, signature_of
 from canary_mlflow.registry.guard.server_files import behind_server
 from canary_mlflow.registry.workspaces import active_workspace
 from canary_mlflow.reports.decision import Decision, RunWarning, decision_from_dict, holds_from_list
-from canary_mlflow.tracking.facts import RunFacts
-from canary_mlflow.tracking.numbers import count, whole
-from canary_mlflow.tracking.read_only import has_ledger, reading
+from canary_mlflow.tracking.reading.facts import RunFacts
+from canary_mlflow.tracking.reading.numbers import count, whole
+from canary_mlflow.tracking.stores.read_only import has_ledger, reading
 from gates.model.fields import PolicyError
 from gates.model.policy import Policy
 from gates.model.records import Run

@@ -26,8 +26,8 @@ from canary_mlflow.policies import policy_names
 from canary_mlflow.reports import causes, wording
 from canary_mlflow.reports.card import card_of
 from canary_mlflow.reports.panels import PANELS, target_of
-from canary_mlflow.tracking.read_only import reading
-from canary_mlflow.tracking.schema import name_of_key
+from canary_mlflow.tracking.describing.schema import name_of_key
+from canary_mlflow.tracking.stores.read_only import reading
 from gates.model.verdict import Outcome
 
 if TYPE_CHECKING:

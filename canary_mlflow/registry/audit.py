@@ -23,7 +23,7 @@ from canary_mlflow.registry.guard.binding import (
 from canary_mlflow.registry.guard.seal import changed_files
 from canary_mlflow.registry.pruning.pruned import about, given_up, released
 from canary_mlflow.registry.workspaces import DEFAULT
-from canary_mlflow.tracking.rows import read_runs_from
+from canary_mlflow.tracking.reading.rows import read_runs_from
 
 if TYPE_CHECKING:
     from canary_mlflow.registry.guard.reader import Model, Reader, Version

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from canary_mlflow.errors import NoSuchModel, UsageError
 from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version, no_such_alias
 from canary_mlflow.reports.decision import RunWarning
-from canary_mlflow.tracking.histories import read_runs, read_version, session_runs
-from canary_mlflow.tracking.profile import PROFILE_OF_TAG, ROLE
-from canary_mlflow.tracking.session import child_runs, get_run
+from canary_mlflow.tracking.reading.histories import read_runs, read_version, session_runs
+from canary_mlflow.tracking.reading.profile import PROFILE_OF_TAG, ROLE
+from canary_mlflow.tracking.stores.session import child_runs, get_run
 from canary_mlflow.tracking.watching import warnings_in
 from gates.model.records import Version
 from gates.model.verdict import Verdict

@@ -10,7 +10,7 @@ from filelock import FileLock, Timeout
 
 from canary_mlflow.errors import StoreError
 from canary_mlflow.ledger.uris import plain_uri
-from canary_mlflow.tracking.places import sqlite_file
+from canary_mlflow.tracking.stores.places import sqlite_file
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

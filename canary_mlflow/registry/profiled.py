@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow.files.source import read_bytes
 from canary_mlflow.registry.evidence import champion_beside, find_evidence
-from canary_mlflow.tracking.profile import FILE, PROFILE_OF_TAG, Profile, Profiled, from_text
-from canary_mlflow.tracking.session import get_run
+from canary_mlflow.tracking.reading.profile import FILE, PROFILE_OF_TAG, Profile, Profiled, from_text
+from canary_mlflow.tracking.stores.session import get_run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.source import read_bytes
 from canary_mlflow.registry.evidence import champion_beside, find_evidence
-from canary_mlflow.tracking.samples import FILE, Answer, read
+from canary_mlflow.tracking.reading.samples import FILE, Answer, read
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

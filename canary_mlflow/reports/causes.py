@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from canary_mlflow.reports.decision import RunWarning
 from canary_mlflow.reports.study import Trouble
-from canary_mlflow.tracking.numbers import whole
+from canary_mlflow.tracking.reading.numbers import whole
 from gates.watch import Level
 
 SEED = "seed "

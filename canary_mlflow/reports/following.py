@@ -14,8 +14,8 @@ from rich.text import Text
 from canary_mlflow.reports.panels import PANELS, label
 from canary_mlflow.reports.times import duration
 from canary_mlflow.shown import visible
-from canary_mlflow.tracking.facts import RunFacts
-from canary_mlflow.tracking.following import Sight
+from canary_mlflow.tracking.reading.facts import RunFacts
+from canary_mlflow.tracking.reading.following import Sight
 from canary_mlflow.tracking.watching import sentence
 from gates.model.metrics import METRICS
 from gates.model.records import Series

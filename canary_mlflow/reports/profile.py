@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from canary_mlflow.shown import visible
-from canary_mlflow.tracking.profile import TRACE, Cost, Frame, Profile, Profiled
+from canary_mlflow.tracking.reading.profile import TRACE, Cost, Frame, Profile, Profiled
 
 SHOWN = 8  # of each list
 NAME = 60  # characters of the column of names, with the space behind it

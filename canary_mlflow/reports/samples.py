@@ -10,7 +10,7 @@ from canary_mlflow.shown import visible
 
 if TYPE_CHECKING:
     from canary_mlflow.registry.sampled import Sampled
-    from canary_mlflow.tracking.samples import Answer
+    from canary_mlflow.tracking.reading.samples import Answer
 
 SHORT = 200  # characters of a text
 TIMES = 3  # answers to a fixed prompt: first, middle, last

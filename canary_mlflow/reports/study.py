@@ -9,7 +9,7 @@ from typing import Any
 from canary_mlflow.reports.charts import Chart
 from canary_mlflow.reports.decision import Decision, decision_to_dict
 from canary_mlflow.reports.layer_drift import LayerMoved
-from canary_mlflow.tracking.profile import Profiled
+from canary_mlflow.tracking.reading.profile import Profiled
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from canary_mlflow.server.routes import (
     client,
     path,
 )  # fmt: skip
-from canary_mlflow.tracking.session import get_run
+from canary_mlflow.tracking.stores.session import get_run
 
 LOOKS_UP = tuple(f"/{api}/2.0/mlflow/registered-models/get" for api in ("api", "ajax-api"))
 

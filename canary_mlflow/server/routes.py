@@ -189,7 +189,7 @@ def sessions() -> dict[str, Any]:
     from flask import request
 
     from canary_mlflow.registry.sessions.rows import Word, record
-    from canary_mlflow.tracking.session import get_run
+    from canary_mlflow.tracking.stores.session import get_run
 
     asked = parse(request.get_data(), SESSION)
     own = client()

@@ -7,8 +7,8 @@ from typing import Any
 
 from canary_mlflow.tracking.ending import Target
 from canary_mlflow.tracking.observers import Observer
-from canary_mlflow.tracking.places import artifact_folder
 from canary_mlflow.tracking.sinks import SINKS, SinkSetting
+from canary_mlflow.tracking.stores.places import artifact_folder
 from canary_mlflow.tracking.system_metrics import SystemMetrics
 from canary_mlflow.tracking.watching import Watching, watching
 from gates.watch import WatchPolicy

@@ -16,6 +16,8 @@ from canary_mlflow.errors import BlindProbe, plainly
 from canary_mlflow.policies import load_watch
 from canary_mlflow.tracking.audience import Audience
 from canary_mlflow.tracking.console import Console
+from canary_mlflow.tracking.delivery.thread_clock import writing_seconds
+from canary_mlflow.tracking.describing.workload import algorithm_of
 from canary_mlflow.tracking.ending import whereabouts
 from canary_mlflow.tracking.hooks import Hooks
 from canary_mlflow.tracking.joining import recording
@@ -24,12 +26,10 @@ from canary_mlflow.tracking.opening import Request, Training, open_target
 from canary_mlflow.tracking.probes import Setting, standard_probes
 from canary_mlflow.tracking.probes.running import RunningProbes
 from canary_mlflow.tracking.probes.surroundings import environment_of, hardware_of, make_log_honest, running_trainer
-from canary_mlflow.tracking.samples import Samples
+from canary_mlflow.tracking.reading.samples import Samples
 from canary_mlflow.tracking.signals import TerminationHandler
 from canary_mlflow.tracking.sinks import USUAL, check_names
-from canary_mlflow.tracking.thread_clock import writing_seconds
 from canary_mlflow.tracking.watching import Watching
-from canary_mlflow.tracking.workload import algorithm_of
 
 WARMUP_STEPS = 5  # left out of metrics.json's timings; the first step alone takes 2 to 5 times as long
 
@@ -55,7 +55,7 @@ class CanaryCallback(Hooks):
     several ranks all measure and the first one writes.
 
     `samples`: whether texts are kept: for GRPO, RLOO and PPO the best and the worst answers over time
-    (tracking/samples.py, at most 256 KiB); False if they are private.
+    (tracking/reading/samples.py, at most 256 KiB); False if they are private.
     `sinks`: what keeps the rows (docs/tracking.md); without "mlflow" no run is opened, but an existing run still gets
     its description and its end. `system_metrics`: also record the machine's load. `folder`, by default `canary` in the
     trainer's output_dir, takes what MLflow does not hold, or not yet.

@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from canary_mlflow.tracking.exceptions import raised_tags
+from canary_mlflow.tracking.describing.exceptions import raised_tags
+from canary_mlflow.tracking.describing.metrics_json import metrics_json
 from canary_mlflow.tracking.experiment import VARIABLE
-from canary_mlflow.tracking.metrics_json import metrics_json
 from canary_mlflow.tracking.observers import Ending
-from canary_mlflow.tracking.places import without_password
+from canary_mlflow.tracking.stores.places import without_password
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

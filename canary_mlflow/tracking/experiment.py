@@ -41,8 +41,8 @@ class CanaryExperimentProvider:
 
         from canary_mlflow.errors import CanaryError, one_line
         from canary_mlflow.link_env import link_where_none
-        from canary_mlflow.tracking.session import get_run
-        from canary_mlflow.tracking.store import experiment_id, prepare_store
+        from canary_mlflow.tracking.stores.session import get_run
+        from canary_mlflow.tracking.stores.store import experiment_id, prepare_store
 
         if session := os.environ.get(VARIABLE):
             try:

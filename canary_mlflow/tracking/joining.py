@@ -12,8 +12,8 @@ from weakref import WeakSet
 
 from canary_mlflow.errors import NoSuchRun, UsageError
 from canary_mlflow.tracking.experiment import EXPERIMENT, FALLBACK, VARIABLE
-from canary_mlflow.tracking.places import without_password
-from canary_mlflow.tracking.session import PARENT_TAG, active_run, find_experiment, get_run, log_tags
+from canary_mlflow.tracking.stores.places import without_password
+from canary_mlflow.tracking.stores.session import PARENT_TAG, active_run, find_experiment, get_run, log_tags
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -10,18 +10,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from canary_mlflow.tracking.delivery.items import Status, Tags, Text
+from canary_mlflow.tracking.delivery.recorder import Recorder
+from canary_mlflow.tracking.describing.evaluations import PREFIX, Evaluated, Evaluations
+from canary_mlflow.tracking.describing.exceptions import raised
+from canary_mlflow.tracking.describing.failures import classify
+from canary_mlflow.tracking.describing.learning import learned
+from canary_mlflow.tracking.describing.schema import as_number, name_of
 from canary_mlflow.tracking.ending import Findings, Target, end_tags, shortfall, summary
-from canary_mlflow.tracking.evaluations import PREFIX, Evaluated, Evaluations
-from canary_mlflow.tracking.exceptions import raised
-from canary_mlflow.tracking.failures import classify
-from canary_mlflow.tracking.items import Status, Tags, Text
-from canary_mlflow.tracking.learning import learned
 from canary_mlflow.tracking.observers import Ending, Observer, RunningObservers
 from canary_mlflow.tracking.probes import Probe, Row, Setting
 from canary_mlflow.tracking.probes.running import RunningProbes
-from canary_mlflow.tracking.recorder import Recorder
-from canary_mlflow.tracking.samples import FILE, Samples
-from canary_mlflow.tracking.schema import as_number, name_of
+from canary_mlflow.tracking.reading.samples import FILE, Samples
 from gates.model.records import Raised
 
 log = logging.getLogger("canary_mlflow")

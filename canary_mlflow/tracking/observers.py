@@ -10,7 +10,7 @@ from canary_mlflow.errors import one_line
 from gates.model.records import Raised
 
 if TYPE_CHECKING:
-    from canary_mlflow.tracking.recorder import Recorder
+    from canary_mlflow.tracking.delivery.recorder import Recorder
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import StoreError, one_line
-from canary_mlflow.tracking import joining, session
+from canary_mlflow.tracking import joining
+from canary_mlflow.tracking.describing.metrics_json import jsonable
+from canary_mlflow.tracking.describing.schema import CONFIG_PREFIX
+from canary_mlflow.tracking.describing.trainers import required
+from canary_mlflow.tracking.describing.workload import algorithm_of, workload_of
 from canary_mlflow.tracking.ending import Target
-from canary_mlflow.tracking.metrics_json import jsonable
-from canary_mlflow.tracking.owner import lease
-from canary_mlflow.tracking.schema import CONFIG_PREFIX
-from canary_mlflow.tracking.store import prepare_store
-from canary_mlflow.tracking.trainers import required
-from canary_mlflow.tracking.workload import algorithm_of, workload_of
+from canary_mlflow.tracking.stores import session
+from canary_mlflow.tracking.stores.owner import lease
+from canary_mlflow.tracking.stores.store import prepare_store
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

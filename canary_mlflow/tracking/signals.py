@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
-from canary_mlflow.tracking.failures import STOPPING, Terminated
+from canary_mlflow.tracking.describing.failures import STOPPING, Terminated
 
 
 class TerminationHandler:

@@ -9,9 +9,9 @@ from typing import Any
 import psutil
 
 from canary_mlflow.errors import one_line
+from canary_mlflow.tracking.delivery.recorder import Recorder
+from canary_mlflow.tracking.delivery.thread_clock import ThreadClock
 from canary_mlflow.tracking.observers import Ending, Observer
-from canary_mlflow.tracking.recorder import Recorder
-from canary_mlflow.tracking.thread_clock import ThreadClock
 
 PREFIX = "system/"  # by which MLflow's UI recognises them
 INTERVAL = 10.0  # seconds, as in MLflow's own monitor

@@ -12,13 +12,13 @@ from canary_mlflow.notify.delivery import notify
 from canary_mlflow.notify.events import of_warning
 from canary_mlflow.notify.session import first
 from canary_mlflow.shown import visible
+from canary_mlflow.tracking.delivery.items import File
+from canary_mlflow.tracking.delivery.lines import LineFile, to_line
+from canary_mlflow.tracking.delivery.recorder import Recorder
 from canary_mlflow.tracking.ending import Target
-from canary_mlflow.tracking.histories import read_runs
-from canary_mlflow.tracking.items import File
-from canary_mlflow.tracking.lines import LineFile, to_line
 from canary_mlflow.tracking.observers import Ending, Observer
 from canary_mlflow.tracking.probes import BEAT
-from canary_mlflow.tracking.recorder import Recorder
+from canary_mlflow.tracking.reading.histories import read_runs
 from canary_mlflow.tracking.sinks import SinkSetting
 from gates.model.records import Run
 from gates.watch import Band, Level, OnCritical, Watch, WatchPolicy, WatchWarning, bands_of

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
-from canary_mlflow.tracking.schema import canonical
+from canary_mlflow.tracking.describing.schema import canonical
 from gates.facts.exact import GROWS, last_digit, mantissa
 from gates.model.metrics import METRICS
 from gates.model.wording import listed, told_apart

@@ -212,7 +212,7 @@ def _runs(place: Path) -> tuple[Run, ...]:
         return ()
     from mlflow import MlflowClient
 
-    from canary_mlflow.tracking.histories import read_runs
+    from canary_mlflow.tracking.reading.histories import read_runs
 
     client = MlflowClient(f"sqlite:///{place}/mlflow.db")
     experiments = [one.experiment_id for one in client.search_experiments()]

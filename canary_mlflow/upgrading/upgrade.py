@@ -317,7 +317,7 @@ def _order(version: str) -> Any:
 
 
 def json_or_text(text: str) -> Any:
-    """A value as canary_mlflow.tracking.fact_tags writes it: texts as they are, everything else as JSON."""
+    """A value as canary_mlflow.tracking.describing.fact_tags writes it: texts as they are, everything else as JSON."""
     try:
         return json.loads(text)
     except ValueError:

@@ -24,7 +24,7 @@ def recorder() -> type[Recorded]:
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     """The store."""
-    from canary_mlflow.tracking.store import prepare_store
+    from canary_mlflow.tracking.stores.store import prepare_store
 
     folder = tmp_path_factory.mktemp("store")
     uri = f"sqlite:///{folder}/mlflow.db"
@@ -37,7 +37,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
 def empty_ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A SQLite store with a ledger and nothing in it, to be copied."""
     from canary_mlflow.registry.plugin import guarded_store
-    from canary_mlflow.tracking.store import prepare_store
+    from canary_mlflow.tracking.stores.store import prepare_store
 
     file = tmp_path_factory.mktemp("empty") / "mlflow.db"
     prepare_store(f"sqlite:///{file}")

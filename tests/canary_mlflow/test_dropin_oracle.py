@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from canary_mlflow.tracking.histories import read_runs
-from canary_mlflow.tracking.trainers import required
+from canary_mlflow.tracking.describing.trainers import required
+from canary_mlflow.tracking.reading.histories import read_runs
 from gates.model.records import Run
 from gates.model.sides import candidate_side
 

@@ -18,10 +18,10 @@ from tiny_trainers import sft
 
 from canary_mlflow import CanaryCallback, session
 from canary_mlflow.cli import canary
-from canary_mlflow.tracking.data_facts import tokens_in
-from canary_mlflow.tracking.fact_tags import LONGEST_TAG, facts_in, to_tags
-from canary_mlflow.tracking.histories import session_runs
+from canary_mlflow.tracking.describing.data_facts import tokens_in
+from canary_mlflow.tracking.describing.fact_tags import LONGEST_TAG, facts_in, to_tags
 from canary_mlflow.tracking.probes.facts import groups_of
+from canary_mlflow.tracking.reading.histories import session_runs
 
 pytestmark = pytest.mark.usefixtures("unpublished")
 

@@ -22,7 +22,7 @@ from canary_mlflow.ledger.keys import key_folder, load_signer
 from canary_mlflow.ledger.rows import flat
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.judging.gatekeeper import gate
-from canary_mlflow.tracking.store import prepare_store
+from canary_mlflow.tracking.stores.store import prepare_store
 
 
 def run(uri: str, *words: str) -> Result:

@@ -24,7 +24,7 @@ from canary_mlflow.registry.audit import against_store
 from canary_mlflow.registry.guard.reader import reader_of
 from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.judging.gatekeeper import gate
-from canary_mlflow.tracking.store import prepare_store
+from canary_mlflow.tracking.stores.store import prepare_store
 
 COMMAND = """
 import sys

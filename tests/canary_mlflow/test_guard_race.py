@@ -32,7 +32,7 @@ from canary_mlflow.registry.audit import against_store
 from canary_mlflow.registry.guard.reader import reader_of
 from canary_mlflow.registry.guard.store import GuardedStore
 from canary_mlflow.registry.guard_client import guard_of
-from canary_mlflow.tracking.store import prepare_store
+from canary_mlflow.tracking.stores.store import prepare_store
 
 EVERY_DAY, FULL = (16, 2), (64, 20)  # promoters, rounds
 

@@ -33,7 +33,7 @@ from canary_mlflow.registry.guard.store import GuardedStore
 from canary_mlflow.registry.guard_client import guard_of, record, verdict_order
 from canary_mlflow.registry.judging.assessment import Judged, Options, assess
 from canary_mlflow.registry.judging.gatekeeper import gate
-from canary_mlflow.tracking.histories import read_version
+from canary_mlflow.tracking.reading.histories import read_version
 from gates.model.policy import Policy
 
 

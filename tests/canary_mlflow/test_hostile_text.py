@@ -126,7 +126,7 @@ def test_a_terminal_in_colour_obeys_us_alone(attacked: Attacked) -> None:
     from canary_mlflow.analysis.reading import study_of
     from canary_mlflow.analysis.subject import find_subject
     from canary_mlflow.reports import following, terminal
-    from canary_mlflow.tracking.following import look
+    from canary_mlflow.tracking.reading.following import look
 
     study = study_of(attacked.store.client, find_subject(attacked.store.client, attacked.session))
     sight = look(attacked.store.client, attacked.session, following.WATCHED)
@@ -224,7 +224,7 @@ def quoted(text: str) -> str:
 
 def test_values_stay_what_they_are(attacked: Attacked) -> None:
     """What is compared and digested is the text itself: two tags that are shown alike are not equal."""
-    from canary_mlflow.tracking.histories import read_runs
+    from canary_mlflow.tracking.reading.histories import read_runs
 
     (first, *_) = read_runs(attacked.store.client, attacked.store.children(attacked.session))
     assert first.environment["torch"] == HOSTILE

@@ -15,8 +15,8 @@ from tensorboardX import SummaryWriter
 
 from canary_mlflow import cli
 from canary_mlflow.files import read_history
-from canary_mlflow.tracking import imports
-from canary_mlflow.tracking.histories import read_runs
+from canary_mlflow.tracking.reading import imports
+from canary_mlflow.tracking.reading.histories import read_runs
 from canary_mlflow.tracking.sinks import SinkSetting
 from canary_mlflow.tracking.sinks.jsonl import StabilityLog
 from canary_mlflow.tracking.sinks.tensorboard import TensorBoard

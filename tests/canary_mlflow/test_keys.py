@@ -23,7 +23,7 @@ from canary_mlflow.ledger.keys import Signer, load_signer, publish
 from canary_mlflow.ledger.rows import Kind, Record
 from canary_mlflow.ledger.succession import REVOKED, ROTATED, TRUSTED, key_record
 from canary_mlflow.ledger.writing import add
-from canary_mlflow.tracking.store import prepare_store
+from canary_mlflow.tracking.stores.store import prepare_store
 
 
 def now() -> str:

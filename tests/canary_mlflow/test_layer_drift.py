@@ -16,11 +16,11 @@ from reported import Page, canary
 from tiny_trainers import build, sft
 
 from canary_mlflow import CanaryCallback
-from canary_mlflow.tracking.fact_tags import facts_in
-from canary_mlflow.tracking.histories import read_runs
+from canary_mlflow.tracking.describing.fact_tags import facts_in
 from canary_mlflow.tracking.probes import layer_drift
 from canary_mlflow.tracking.probes.layer_drift import LayerDrift, layer_of
 from canary_mlflow.tracking.probes.parameters import Parameters
+from canary_mlflow.tracking.reading.histories import read_runs
 from gates.facts.layer_drift import by_layer
 from gates.root_causes import root_causes
 

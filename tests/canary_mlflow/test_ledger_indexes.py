@@ -16,7 +16,7 @@ from canary_mlflow.ledger.install import missing_indexes
 from canary_mlflow.ledger.keys import key_folder, load_signer
 from canary_mlflow.ledger.rows import Kind, Record, Row, signed
 from canary_mlflow.registry.plugin import guarded_store
-from canary_mlflow.tracking.store import prepare_store
+from canary_mlflow.tracking.stores.store import prepare_store
 
 ROWS = 2_000  # enough for PostgreSQL to prefer an index
 NEW = ("canary_ledger_of_kind", "canary_ledger_of_session")

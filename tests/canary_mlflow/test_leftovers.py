@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from canary_mlflow.registry.sessions import leftovers
-from canary_mlflow.tracking import holding, owner, scratch
-from canary_mlflow.tracking.owner import HEARTBEAT_TAG, LEASE_TAG, Owner
-from canary_mlflow.tracking.session import create_child_run, finish_session, open_session
+from canary_mlflow.tracking.stores import holding, owner, scratch
+from canary_mlflow.tracking.stores.owner import HEARTBEAT_TAG, LEASE_TAG, Owner
+from canary_mlflow.tracking.stores.session import create_child_run, finish_session, open_session
 
 HERE = owner.this_process()
 NOBODY = replace(HERE, started="1")  # its process id has been given to another
@@ -104,7 +104,7 @@ def test_a_folder_goes_when_its_process_is_gone_and_no_sooner(tmp_path: Path, mo
     (tmp_path / "canary-somebody-elses").mkdir()
     code = (
         f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}\n"
-        "from canary_mlflow.tracking.scratch import scratch\n"
+        "from canary_mlflow.tracking.stores.scratch import scratch\n"
         "with scratch('again') as place:\n"
         "    print(place, flush=True)\n"
         "    input()\n"

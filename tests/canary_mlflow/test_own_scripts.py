@@ -30,10 +30,10 @@ import canary_mlflow
 from canary_mlflow import CanaryCallback, session
 from canary_mlflow.cli import canary
 from canary_mlflow.errors import UsageError
+from canary_mlflow.tracking.describing.workload import shape_of
 from canary_mlflow.tracking.experiment import VARIABLE
-from canary_mlflow.tracking.histories import read_runs
-from canary_mlflow.tracking.session import child_runs
-from canary_mlflow.tracking.workload import shape_of
+from canary_mlflow.tracking.reading.histories import read_runs
+from canary_mlflow.tracking.stores.session import child_runs
 
 
 @pytest.fixture

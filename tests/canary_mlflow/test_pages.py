@@ -25,7 +25,7 @@ from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.acts.by_hand import override
 from canary_mlflow.registry.judging.gatekeeper import gate
 from canary_mlflow.registry.judging.unregistered import gate_session
-from canary_mlflow.tracking.read_only import reading
+from canary_mlflow.tracking.stores.read_only import reading
 
 
 @pytest.fixture
@@ -338,7 +338,7 @@ def no_version(store: Any) -> None:
 
 @pytest.fixture(scope="module")
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from canary_mlflow.tracking.store import prepare_store
+    from canary_mlflow.tracking.stores.store import prepare_store
 
     file = tmp_path_factory.mktemp("empty") / "mlflow.db"
     prepare_store(f"sqlite:///{file}")
@@ -349,7 +349,7 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_link_answers_however_little_is_there(
     empty_store: Path, tmp_path: Path, recorder: Any, monkeypatch: pytest.MonkeyPatch, fill: Any
 ) -> None:
-    from canary_mlflow.tracking.store import prepare_store
+    from canary_mlflow.tracking.stores.store import prepare_store
 
     shutil.copy(empty_store, tmp_path / "mlflow.db")
     uri = f"sqlite:///{tmp_path}/mlflow.db"

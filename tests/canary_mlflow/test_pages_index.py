@@ -124,7 +124,7 @@ def test_a_search_that_has_not_seen_all_says_so(
 def test_the_runs_of_a_session_are_found_in_a_store_of_any_size(
     recorded: Any, four: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from canary_mlflow.tracking.read_only import reading
+    from canary_mlflow.tracking.stores.read_only import reading
 
     ids = list(four.values())
     with reading(recorded.uri) as connection:

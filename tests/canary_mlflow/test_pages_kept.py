@@ -16,8 +16,8 @@ from paged import a_run, site, text_of
 from canary_mlflow.pages import kept_points as module
 from canary_mlflow.pages import rough
 from canary_mlflow.pages.kept_points import kept_points, root
-from canary_mlflow.tracking.points import Points, points_over
-from canary_mlflow.tracking.read_only import engine
+from canary_mlflow.tracking.reading.points import Points, points_over
+from canary_mlflow.tracking.stores.read_only import engine
 
 WORTH, ROWS = 400, 1000
 RUN, KEYS = "a" * 32, ["stability/loss", "stability/kl", "perf/step_time"]

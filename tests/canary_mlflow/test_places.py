@@ -9,7 +9,7 @@ import pytest
 from canary_mlflow.errors import UsageError
 from canary_mlflow.registry.guard.binding import file_digests
 from canary_mlflow.registry.guard.origin import is_within
-from canary_mlflow.tracking.places import without_password
+from canary_mlflow.tracking.stores.places import without_password
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tiny_trainers import Line, arguments, build
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from canary_mlflow import CanaryCallback
-from canary_mlflow.tracking.gpus import driver_name
+from canary_mlflow.tracking.describing.gpus import driver_name
 from canary_mlflow.tracking.probes import Row, gpu
 from canary_mlflow.tracking.probes.clipping import Clipping
 from canary_mlflow.tracking.probes.gpu import GPU, readings

@@ -23,7 +23,7 @@ from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.judging.gatekeeper import gate
 from canary_mlflow.registry.judging.unregistered import gate_change
 from canary_mlflow.registry.pruning import pruning
-from canary_mlflow.tracking.profile import PROFILE_OF_TAG
+from canary_mlflow.tracking.reading.profile import PROFILE_OF_TAG
 
 OTHERS = ("samples.jsonl", "profile/trace.json.gz")
 STAYS = ("profile/profile.json", "metrics.json")
@@ -304,7 +304,7 @@ def test_a_bucket_that_keeps_what_it_is_told_to_delete_is_found_out(recorded: An
     from mlflow.store.artifact.artifact_repository_registry import _artifact_repository_registry
     from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 
-    from canary_mlflow.tracking.large_files import find_large, refuse_undeletable
+    from canary_mlflow.tracking.reading.large_files import find_large, refuse_undeletable
 
     class Bucket(LocalArtifactRepository):
         def __init__(self, artifact_uri: str, *words: Any, **named: Any) -> None:

@@ -16,7 +16,7 @@ from canary_mlflow.cli import canary
 from canary_mlflow.errors import UsageError
 from canary_mlflow.registry.acts.by_hand import bless
 from canary_mlflow.tracking.probes.answers import Answers, repetition
-from canary_mlflow.tracking.samples import FILE, MOST_CHARACTERS, Answer, Samples, read
+from canary_mlflow.tracking.reading.samples import FILE, MOST_CHARACTERS, Answer, Samples, read
 
 
 def an_answer(step: int = 1, kind: str = "fixed", text: str = "yes", **more: Any) -> Answer:

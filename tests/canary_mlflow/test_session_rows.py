@@ -28,9 +28,9 @@ from canary_mlflow.registry.sessions import rows as session_rows
 from canary_mlflow.registry.sessions.new_version import register_version
 from canary_mlflow.registry.sessions.rows import SEEDS_TAG, Word, begin, record_runs
 from canary_mlflow.registry.versions import SESSION_TAG
-from canary_mlflow.tracking.histories import read_runs
-from canary_mlflow.tracking.rows import read_runs_from
-from canary_mlflow.tracking.session import PARENT_TAG
+from canary_mlflow.tracking.reading.histories import read_runs
+from canary_mlflow.tracking.reading.rows import read_runs_from
+from canary_mlflow.tracking.stores.session import PARENT_TAG
 
 pytestmark = pytest.mark.usefixtures("unpublished")
 

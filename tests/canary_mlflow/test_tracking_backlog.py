@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.tracking.backlog import Backlog
-from canary_mlflow.tracking.items import Item, Sample, Status, Tags
+from canary_mlflow.tracking.delivery.backlog import Backlog
+from canary_mlflow.tracking.delivery.items import Item, Sample, Status, Tags
 
 
 def sample(step: int) -> Sample:

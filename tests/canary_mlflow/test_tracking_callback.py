@@ -27,7 +27,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from canary_mlflow import CanaryCallback
 from canary_mlflow.errors import NoSuchRun
-from canary_mlflow.tracking.histories import read_runs
+from canary_mlflow.tracking.reading.histories import read_runs
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 8

@@ -14,10 +14,10 @@ from mlflow.entities import Metric
 from servers import Server
 
 from canary_mlflow.errors import NoSuchModel, NoSuchRun, NoSuchVersion
-from canary_mlflow.tracking import points
-from canary_mlflow.tracking.histories import read_runs, read_version, session_runs
-from canary_mlflow.tracking.recorder import Recorder
-from canary_mlflow.tracking.store import prepare_store
+from canary_mlflow.tracking.delivery.recorder import Recorder
+from canary_mlflow.tracking.reading import points
+from canary_mlflow.tracking.reading.histories import read_runs, read_version, session_runs
+from canary_mlflow.tracking.stores.store import prepare_store
 
 NAN, INF = math.nan, math.inf
 WRITTEN = {1: 3.0, 2: NAN, 3: INF, 4: -INF, 5: 1.0}

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from mlflow import MlflowClient
 
-from canary_mlflow.tracking.exceptions import raised, raised_from, raised_tags
-from canary_mlflow.tracking.failures import Terminated, classify
-from canary_mlflow.tracking.learning import learned
-from canary_mlflow.tracking.metrics_json import loss_diverged, metrics_json, statistics
+from canary_mlflow.tracking.describing.exceptions import raised, raised_from, raised_tags
+from canary_mlflow.tracking.describing.failures import Terminated, classify
+from canary_mlflow.tracking.describing.learning import learned
+from canary_mlflow.tracking.describing.metrics_json import loss_diverged, metrics_json, statistics
 
 
 def rows(name: str, values: object) -> list[dict[str, float]]:

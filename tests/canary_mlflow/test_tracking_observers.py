@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from canary_mlflow.tracking.delivery.recorder import Recorder
 from canary_mlflow.tracking.ending import Target
 from canary_mlflow.tracking.journal import Journal
 from canary_mlflow.tracking.observers import Ending, Observer
 from canary_mlflow.tracking.probes import Setting
-from canary_mlflow.tracking.recorder import Recorder
 
 IDLE = Setting(model=None, device="cpu", compiled=False, ranks=1, iterates=False, idle_cpu=float)
 

@@ -16,12 +16,12 @@ import pytest
 from mlflow import MlflowClient
 from servers import Server
 
-from canary_mlflow.tracking.courier import Courier
+from canary_mlflow.tracking.delivery.courier import Courier
 from canary_mlflow.tracking.ending import Target
 from canary_mlflow.tracking.journal import Journal
 from canary_mlflow.tracking.probes import Setting
 from canary_mlflow.tracking.sinks import SINKS, USUAL, SinkSetting
-from canary_mlflow.tracking.store import prepare_store
+from canary_mlflow.tracking.stores.store import prepare_store
 
 IDLE = Setting(model=None, device="cpu", compiled=False, ranks=1, iterates=False, idle_cpu=float)
 KEYS = ("loss", "grad_norm", "rewards/margins", "logps/chosen", "x")

@@ -12,7 +12,7 @@ import pytest
 import torch
 from probe_setting import setting
 
-from canary_mlflow.tracking import fingerprint
+from canary_mlflow.tracking.describing import fingerprint
 from canary_mlflow.tracking.probes import BEAT, Row, standard_probes
 from canary_mlflow.tracking.probes.clock import Clock
 from canary_mlflow.tracking.probes.memory import resident_peak

@@ -13,7 +13,7 @@ import pytest
 from tiny_trainers import build
 
 from canary_mlflow import CanaryCallback
-from canary_mlflow.tracking.histories import read_runs
+from canary_mlflow.tracking.reading.histories import read_runs
 from gates.facts.layer_drift import by_layer
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,10 +16,10 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import BAD_REQUEST
 
-from canary_mlflow.tracking.attempts import Attempts
-from canary_mlflow.tracking.histories import read_runs
-from canary_mlflow.tracking.items import File
-from canary_mlflow.tracking.recorder import Recorder
+from canary_mlflow.tracking.delivery.attempts import Attempts
+from canary_mlflow.tracking.delivery.items import File
+from canary_mlflow.tracking.delivery.recorder import Recorder
+from canary_mlflow.tracking.reading.histories import read_runs
 
 
 @pytest.fixture

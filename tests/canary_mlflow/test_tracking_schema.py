@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from canary_mlflow.tracking import schema, trainers
+from canary_mlflow.tracking.describing import schema, trainers
 from gates.model.metrics import METRICS
 
 

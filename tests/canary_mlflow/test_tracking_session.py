@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from canary_mlflow.errors import NoSuchRun
-from canary_mlflow.tracking.session import (
+from canary_mlflow.tracking.stores.session import (
     child_runs,
     close_run,
     create_child_run,

@@ -21,9 +21,9 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.files import read_history
 from canary_mlflow.tracking.ending import Target
 from canary_mlflow.tracking.journal import Journal
-from canary_mlflow.tracking.places import artifact_folder
 from canary_mlflow.tracking.probes import Setting
 from canary_mlflow.tracking.sinks import SINKS, SinkSetting, check_names
+from canary_mlflow.tracking.stores.places import artifact_folder
 from canary_mlflow.tracking.system_metrics import SystemMetrics
 
 IDLE = Setting(model=None, device="cpu", compiled=False, ranks=1, iterates=False, idle_cpu=float)

@@ -17,7 +17,7 @@ from mlflow.exceptions import MlflowException
 
 from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.tracking.experiment import CanaryExperimentProvider
-from canary_mlflow.tracking.store import experiment_id, prepare_store, resolve
+from canary_mlflow.tracking.stores.store import experiment_id, prepare_store, resolve
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "name: canary_mlflow\n\nentry_points: {}\n"
@@ -25,7 +25,7 @@ PROJECT = "name: canary_mlflow\n\nentry_points: {}\n"
 FIRST = """
 import sys
 from canary_mlflow.tracking.experiment import CanaryExperimentProvider
-from canary_mlflow.tracking.store import prepare_store
+from canary_mlflow.tracking.stores.store import prepare_store
 provider = CanaryExperimentProvider()
 assert provider.in_context()
 experiment = provider.get_experiment_id()

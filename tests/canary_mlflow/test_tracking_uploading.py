@@ -13,7 +13,7 @@ from mlflow import MlflowClient
 from small_disk import small_disk
 
 from canary_mlflow.errors import StoreError
-from canary_mlflow.tracking.uploading import upload
+from canary_mlflow.tracking.delivery.uploading import upload
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ CUT_OFF = """
 import os, shutil, sys
 from pathlib import Path
 from mlflow import MlflowClient
-from canary_mlflow.tracking.uploading import upload
+from canary_mlflow.tracking.delivery.uploading import upload
 
 def copy(source, target, length=0):  # as a process that is killed half-way leaves it
     target.write(source.read()[:1000]); target.flush(); os._exit(9)

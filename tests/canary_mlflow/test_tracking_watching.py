@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 from canary_mlflow import CanaryCallback
 from canary_mlflow.errors import StoreError, UsageError
 from canary_mlflow.policies import load_watch
-from canary_mlflow.tracking.histories import read_runs
+from canary_mlflow.tracking.reading.histories import read_runs
 from canary_mlflow.tracking.watching import IN_TAG, champion_bands, warnings_in, worst_of
 from gates.watch import Level, WatchWarning
 

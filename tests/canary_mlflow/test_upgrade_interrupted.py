@@ -22,8 +22,8 @@ from small_disk import fill, small_disk
 from workplace import Workplace
 
 from canary_mlflow.errors import CanaryError
-from canary_mlflow.tracking.fact_tags import to_tags
-from canary_mlflow.tracking.store import prepare_store
+from canary_mlflow.tracking.describing.fact_tags import to_tags
+from canary_mlflow.tracking.stores.store import prepare_store
 from canary_mlflow.upgrading import orphans
 from canary_mlflow.upgrading.probing import Prober
 

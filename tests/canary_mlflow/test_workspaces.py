@@ -19,7 +19,7 @@ from servers import Server
 
 from canary_mlflow.cli import canary
 from canary_mlflow.registry.acts.by_hand import bless
-from canary_mlflow.tracking.store import prepare_store
+from canary_mlflow.tracking.stores.store import prepare_store
 
 PLACES = ("default", "red", "blue")
 

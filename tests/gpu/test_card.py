@@ -21,7 +21,7 @@ from canaries import a_config
 
 from canary_mlflow import CanaryCallback, doctor
 from canary_mlflow.findings import Level
-from canary_mlflow.tracking import fingerprint, gpus
+from canary_mlflow.tracking.describing import fingerprint, gpus
 from canary_mlflow.tracking.probes import sentinel
 from canary_mlflow.tracking.probes.gpu import device_name
 from training import devices
@@ -74,8 +74,8 @@ def recorded(folder: Path, *, fault: Any = None, **fault_settings: Any) -> tuple
     """The series of a run of `Products`, the events around its steps, and its model."""
     from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-    from canary_mlflow.tracking.histories import read_runs
-    from canary_mlflow.tracking.store import prepare_store
+    from canary_mlflow.tracking.reading.histories import read_runs
+    from canary_mlflow.tracking.stores.store import prepare_store
 
     steps: list[Events] = []
 

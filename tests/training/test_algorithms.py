@@ -16,7 +16,7 @@ from forked_runs import ForkedRuns
 from canary_mlflow.tracking.probes.invariants.fresh_answers import FreshAnswers, steps_on_answers
 from canary_mlflow.tracking.probes.invariants.pair_loss import PairLoss
 from canary_mlflow.tracking.probes.invariants.sampled_policy import SampledPolicy
-from canary_mlflow.tracking.samples import FILE, read
+from canary_mlflow.tracking.reading.samples import FILE, read
 from gates import Run
 from gates.facts.layer_drift import by_layer
 from training.datasets import as_judged

@@ -14,7 +14,7 @@ from canaries import a_config
 from fake_gpu import Driver
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.tracking import fingerprint
+from canary_mlflow.tracking.describing import fingerprint
 from training import devices, process, submitting
 from training.errors import SetupError
 from training.workload import describe

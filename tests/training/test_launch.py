@@ -21,7 +21,7 @@ from small_disk import fill, small_disk
 from workplace import ROOT, Workplace
 
 from canary_mlflow.link_env import place_of
-from canary_mlflow.tracking.store import prepare_store
+from canary_mlflow.tracking.stores.store import prepare_store
 
 FEW = ["tier.train_rows=64", "tier.eval_rows=16"]  # as many as are trained on here: to prepare more takes a while
 TINY = ["algo=sft", "repeats=1", "train.max_steps=8", *FEW]
@@ -54,7 +54,7 @@ def eager(workplace: Workplace) -> Workplace:
     (workplace.folder / "eager/sitecustomize.py").write_text(
         "import os, pathlib, sys\n"
         "if 'training.worker' in ' '.join(sys.orig_argv):\n"
-        "    from canary_mlflow.tracking.recorder import Recorder\n"
+        "    from canary_mlflow.tracking.delivery.recorder import Recorder\n"
         "    Recorder.__init__.__kwdefaults__['period'] = 0.5\n"
         f"    pathlib.Path({str(pid_of_run(workplace))!r}).write_text(str(os.getpid()))\n"
     )

@@ -13,7 +13,7 @@ from workplace import Workplace
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.reports import profile as pictures
-from canary_mlflow.tracking.profile import TRACE, Cost, Frame, Profile, Profiled, from_text, to_text
+from canary_mlflow.tracking.reading.profile import TRACE, Cost, Frame, Profile, Profiled, from_text, to_text
 
 HOSTILE = "<script>alert(1)</script>\x1b[31m"
 

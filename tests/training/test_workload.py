@@ -20,8 +20,8 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.registry.acts.by_hand import bless
 from canary_mlflow.registry.sessions.new_version import register_version
 from canary_mlflow.registry.versions import Weights
-from canary_mlflow.tracking.session import close_run, create_child_run, finish_session, open_session
-from canary_mlflow.tracking.store import prepare_store
+from canary_mlflow.tracking.stores.session import close_run, create_child_run, finish_session, open_session
+from canary_mlflow.tracking.stores.store import prepare_store
 from training.assets.tiny import tiny_model_folder
 from training.command_line import parse
 from training.compose import check, register_schemas

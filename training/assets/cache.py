@@ -12,7 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from canary_mlflow.tracking.places import cache_dir
+from canary_mlflow.tracking.stores.places import cache_dir
 from training.errors import SetupError
 
 LOCK_SECONDS = 120.0

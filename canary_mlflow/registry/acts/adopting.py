@@ -19,7 +19,7 @@ from canary_mlflow.registry.guard.binding import bind
 from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.remote import is_guarded_server, remote_act
 from canary_mlflow.registry.versions import CHAMPION, find_version
-from canary_mlflow.tracking.histories import read_version
+from canary_mlflow.tracking.reading.histories import read_version
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -25,7 +25,7 @@ from canary_mlflow.registry.remote import is_guarded_server, remote_act
 from canary_mlflow.registry.sessions.evidence import Read, refuse_changed_evidence
 from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version
 from canary_mlflow.reports import markdown
-from canary_mlflow.tracking.histories import read_version
+from canary_mlflow.tracking.reading.histories import read_version
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -18,9 +18,9 @@ from canary_mlflow.ledger.succession import REVOKED, TRUSTED, VOID, key_record
 from canary_mlflow.ledger.uris import guarded_uri, is_guarded, plain_uri
 from canary_mlflow.ledger.writing import add, check, keys_in, let_sign
 from canary_mlflow.registry.actors import account, given
-from canary_mlflow.tracking.places import sqlite_file, without_password
-from canary_mlflow.tracking.read_only import PATIENCE, has_ledger, reading
-from canary_mlflow.tracking.store import resolve
+from canary_mlflow.tracking.stores.places import sqlite_file, without_password
+from canary_mlflow.tracking.stores.read_only import PATIENCE, has_ledger, reading
+from canary_mlflow.tracking.stores.store import resolve
 
 
 def ledgers_at_hand(uris: Sequence[str]) -> list[str]:

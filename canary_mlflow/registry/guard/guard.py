@@ -32,8 +32,8 @@ from canary_mlflow.notify.moves import announce
 from canary_mlflow.registry.guard import refusals, stored
 from canary_mlflow.registry.guard.binding import Binding, artifact_digest, run_digests
 from canary_mlflow.registry.guard.promotion import Order, Standing, carry_out, standing
-from canary_mlflow.tracking.numbers import count
-from canary_mlflow.tracking.rows import read_runs_from
+from canary_mlflow.tracking.reading.numbers import count
+from canary_mlflow.tracking.reading.rows import read_runs_from
 
 RESERVED = "canary."
 log = logging.getLogger(__name__)

@@ -17,9 +17,9 @@ from canary_mlflow.ledger.rows import Row
 from canary_mlflow.ledger.uris import guarded_uri, is_guarded, plain_uri
 from canary_mlflow.ledger.writing import keys_in
 from canary_mlflow.registry.guard.guard import RESERVED, plain_alias
-from canary_mlflow.tracking.places import sqlite_file, without_password
-from canary_mlflow.tracking.read_only import has_ledger, read_only_uri, reading
-from canary_mlflow.tracking.store import refuse_missing, resolve
+from canary_mlflow.tracking.stores.places import sqlite_file, without_password
+from canary_mlflow.tracking.stores.read_only import has_ledger, read_only_uri, reading
+from canary_mlflow.tracking.stores.store import refuse_missing, resolve
 
 ALIASES = sa.table("registered_model_aliases", *map(sa.column, ("workspace", "name", "alias", "version")))
 TAGS = sa.table("model_version_tags", *map(sa.column, ("workspace", "name", "version", "key", "value")))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from canary_mlflow.reports.decision import SLOW_DRIFT
-from canary_mlflow.tracking.histories import read_version
+from canary_mlflow.tracking.reading.histories import read_version
 from gates.anchoring import anchored
 from gates.evidence.clocks import judged_in_pairs
 from gates.judge import judge

@@ -24,8 +24,8 @@ from canary_mlflow.registry.sessions.evidence import Read, refuse_changed_eviden
 from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version, is_evidence_only
 from canary_mlflow.reports.advice import version_page
 from canary_mlflow.reports.decision import Decision, barred
-from canary_mlflow.tracking.places import without_password
-from canary_mlflow.tracking.session import minutes_of_runs
+from canary_mlflow.tracking.stores.places import without_password
+from canary_mlflow.tracking.stores.session import minutes_of_runs
 from gates.judge import judge
 from gates.top_up import champion_runs
 

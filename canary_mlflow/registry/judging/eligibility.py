@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.reports.decision import HeldBy, Hold
-from canary_mlflow.tracking.histories import NOT_PROMOTABLE_TAG
+from canary_mlflow.tracking.reading.histories import NOT_PROMOTABLE_TAG
 from gates.metric_checks import too_short
 from gates.model.policy import Bootstrap, Policy
 from gates.model.records import Run, Version

@@ -19,7 +19,7 @@ from canary_mlflow.registry.remote import in_force_there, is_guarded_server, rem
 from canary_mlflow.registry.sessions.evidence import refuse_changed_since
 from canary_mlflow.registry.sessions.rows import Word, write
 from canary_mlflow.reports.decision import Decision, Question
-from canary_mlflow.tracking.places import without_password
+from canary_mlflow.tracking.stores.places import without_password
 from gates.judge import judge
 from gates.model.policy import Policy
 from gates.model.records import Version

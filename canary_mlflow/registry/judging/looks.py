@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from canary_mlflow.tracking.session import active_run, get_run
+from canary_mlflow.tracking.stores.session import active_run, get_run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -10,8 +10,8 @@ from canary_mlflow.registry.actors import REASON_LIMIT
 from canary_mlflow.registry.versions import SESSION_TAG
 from canary_mlflow.reports import json, markdown
 from canary_mlflow.reports.decision import Decision, HeldBy
-from canary_mlflow.tracking.histories import NOT_PROMOTABLE_TAG, read_runs
-from canary_mlflow.tracking.session import log_tags
+from canary_mlflow.tracking.reading.histories import NOT_PROMOTABLE_TAG, read_runs
+from canary_mlflow.tracking.stores.session import log_tags
 from gates.model.summaries import SUMMARIES
 from gates.parser import parse_policy
 

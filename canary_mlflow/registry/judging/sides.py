@@ -10,7 +10,7 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.judging.looks import Progress, Taken, evidence_of, looks_in_ledger, looks_taken
 from canary_mlflow.registry.judging.records import session_of
-from canary_mlflow.tracking.histories import fresh_runs, read_version
+from canary_mlflow.tracking.reading.histories import fresh_runs, read_version
 from gates.model.policy import Policy
 from gates.model.records import Version
 from gates.model.sides import baseline_side, candidate_side, planned

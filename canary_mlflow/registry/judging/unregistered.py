@@ -17,9 +17,9 @@ from canary_mlflow.registry.judging.anchor import against_anchor, read_anchor
 from canary_mlflow.registry.versions import champion_number
 from canary_mlflow.reports.advice import run_page
 from canary_mlflow.reports.decision import Decision, Question
-from canary_mlflow.tracking.histories import fresh_runs, read_runs, read_version, session_runs
-from canary_mlflow.tracking.places import without_password
-from canary_mlflow.tracking.session import get_run, minutes_of_runs
+from canary_mlflow.tracking.reading.histories import fresh_runs, read_runs, read_version, session_runs
+from canary_mlflow.tracking.stores.places import without_password
+from canary_mlflow.tracking.stores.session import get_run, minutes_of_runs
 from gates.judge import judge
 from gates.model.policy import Policy
 from gates.model.records import Version

@@ -12,7 +12,7 @@ from canary_mlflow.registry.acts.rollback import former_champion
 from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.pruning.pruned import TAG, row_of
 from canary_mlflow.registry.versions import CHAMPION, find_model, quoted
-from canary_mlflow.tracking.histories import NOT_PROMOTABLE_TAG
+from canary_mlflow.tracking.reading.histories import NOT_PROMOTABLE_TAG
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

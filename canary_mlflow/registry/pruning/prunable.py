@@ -16,10 +16,10 @@ from canary_mlflow.registry.pruning.needed import every_version
 from canary_mlflow.registry.pruning.pruned import TAG
 from canary_mlflow.registry.sessions.rows import elsewhere
 from canary_mlflow.registry.versions import SESSION_TAG, quoted
-from canary_mlflow.tracking.large_files import Large, find_large
-from canary_mlflow.tracking.places import without_password
-from canary_mlflow.tracking.profile import PROFILE_OF_TAG
-from canary_mlflow.tracking.session import child_runs, get_run
+from canary_mlflow.tracking.reading.large_files import Large, find_large
+from canary_mlflow.tracking.reading.profile import PROFILE_OF_TAG
+from canary_mlflow.tracking.stores.places import without_password
+from canary_mlflow.tracking.stores.session import child_runs, get_run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

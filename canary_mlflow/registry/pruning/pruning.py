@@ -25,8 +25,8 @@ from canary_mlflow.registry.pruning.pruned import BESIDE, BY_TAG, TAG, row_of, s
 from canary_mlflow.registry.pruning.unregistered import judged_sessions, verdict_on, why_session_stays
 from canary_mlflow.registry.remote import ask, is_guarded_server
 from canary_mlflow.registry.versions import find_version
-from canary_mlflow.tracking.histories import read_found
-from canary_mlflow.tracking.large_files import refuse_undeletable, remove
+from canary_mlflow.tracking.reading.histories import read_found
+from canary_mlflow.tracking.reading.large_files import refuse_undeletable, remove
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

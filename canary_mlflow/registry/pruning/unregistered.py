@@ -11,7 +11,7 @@ from canary_mlflow.errors import NoSuchRun
 from canary_mlflow.registry.judging.records import session_of
 from canary_mlflow.registry.pruning.needed import DAY_MS, Known, Terms
 from canary_mlflow.registry.versions import quoted
-from canary_mlflow.tracking.session import get_run
+from canary_mlflow.tracking.stores.session import get_run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

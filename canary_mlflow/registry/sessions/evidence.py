@@ -21,9 +21,9 @@ from canary_mlflow.registry.sessions.rows import (
     runs_of,
     trusted,
 )
-from canary_mlflow.tracking.histories import FRESH_TAG
-from canary_mlflow.tracking.numbers import whole
-from canary_mlflow.tracking.session import get_run
+from canary_mlflow.tracking.reading.histories import FRESH_TAG
+from canary_mlflow.tracking.reading.numbers import whole
+from canary_mlflow.tracking.stores.session import get_run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -13,11 +13,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from canary_mlflow.registry.sessions.new_version import drop_unsealed
-from canary_mlflow.tracking import owner
-from canary_mlflow.tracking.numbers import whole
-from canary_mlflow.tracking.owner import HEARTBEAT_TAG, LEASE_TAG
-from canary_mlflow.tracking.scratch import remove_left_behind
-from canary_mlflow.tracking.session import PARENT_TAG, close_run, log_tags
+from canary_mlflow.tracking.reading.numbers import whole
+from canary_mlflow.tracking.stores import owner
+from canary_mlflow.tracking.stores.owner import HEARTBEAT_TAG, LEASE_TAG
+from canary_mlflow.tracking.stores.scratch import remove_left_behind
+from canary_mlflow.tracking.stores.session import PARENT_TAG, close_run, log_tags
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

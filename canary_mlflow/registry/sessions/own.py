@@ -19,12 +19,12 @@ from canary_mlflow.errors import CanaryError, UsageError, one_line, plainly
 from canary_mlflow.policies import policy_names
 from canary_mlflow.registry.sessions.leftovers import clear
 from canary_mlflow.registry.sessions.rows import begin, record_runs
-from canary_mlflow.tracking import owner
 from canary_mlflow.tracking.experiment import VARIABLE
-from canary_mlflow.tracking.holding import held
 from canary_mlflow.tracking.joining import close_trainings, usual_experiment
-from canary_mlflow.tracking.places import without_password
-from canary_mlflow.tracking.session import (
+from canary_mlflow.tracking.stores import owner
+from canary_mlflow.tracking.stores.holding import held
+from canary_mlflow.tracking.stores.places import without_password
+from canary_mlflow.tracking.stores.session import (
     NAME_TAG,
     NOTHING,
     child_runs,
@@ -33,7 +33,7 @@ from canary_mlflow.tracking.session import (
     log_tags,
     start_run,
 )
-from canary_mlflow.tracking.store import prepare_store
+from canary_mlflow.tracking.stores.store import prepare_store
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -14,10 +14,10 @@ from canary_mlflow.registry.evidence import refuse_profile
 from canary_mlflow.registry.sessions.new_version import register_version
 from canary_mlflow.registry.sessions.own import broken_off, check_name
 from canary_mlflow.registry.versions import SESSION_TAG, Weights, quoted
-from canary_mlflow.tracking.fact_tags import facts_in
-from canary_mlflow.tracking.numbers import count
-from canary_mlflow.tracking.session import active_run, child_runs
-from canary_mlflow.tracking.uploading import upload
+from canary_mlflow.tracking.delivery.uploading import upload
+from canary_mlflow.tracking.describing.fact_tags import facts_in
+from canary_mlflow.tracking.reading.numbers import count
+from canary_mlflow.tracking.stores.session import active_run, child_runs
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

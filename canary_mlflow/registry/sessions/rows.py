@@ -23,8 +23,8 @@ from canary_mlflow.registry.guard.origin import SOURCE_TAG
 from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.remote import ask, is_guarded_server
 from canary_mlflow.registry.versions import SESSION_TAG, quoted
-from canary_mlflow.tracking.histories import FRESH_TAG, read_found
-from canary_mlflow.tracking.session import PARENT_TAG, children_of, get_run
+from canary_mlflow.tracking.reading.histories import FRESH_TAG, read_found
+from canary_mlflow.tracking.stores.session import PARENT_TAG, children_of, get_run
 from gates.facts.differences import recipe
 
 if TYPE_CHECKING:

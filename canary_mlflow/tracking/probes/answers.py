@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from canary_mlflow.tracking.probes import Probe, Row, Setting
-from canary_mlflow.tracking.samples import Answer
+from canary_mlflow.tracking.reading.samples import Answer
 
 REWARDS = "_calculate_rewards"  # of TRL's trainers: (inputs, prompts, completions, token ids) to rewards [B, functions]
 ROLLOUT = "last_rollout"  # of our PPO: an iteration's answers

@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 
-from canary_mlflow.tracking.data_facts import IGNORED_LABEL, rows_in, tokens_in
-from canary_mlflow.tracking.fact_tags import as_text, digest, to_tags
-from canary_mlflow.tracking.metrics_json import jsonable
+from canary_mlflow.tracking.describing.data_facts import IGNORED_LABEL, rows_in, tokens_in
+from canary_mlflow.tracking.describing.fact_tags import as_text, digest, to_tags
+from canary_mlflow.tracking.describing.metrics_json import jsonable
+from canary_mlflow.tracking.describing.workload import algorithm_of
 from canary_mlflow.tracking.probes import Probe, Row, Setting
 from canary_mlflow.tracking.probes.forwards import ForwardHook
-from canary_mlflow.tracking.workload import algorithm_of
 from gates.facts.differences import INCIDENTAL
 
 LOOKED_AT = ("input_ids", "labels", "attention_mask", "position_ids")

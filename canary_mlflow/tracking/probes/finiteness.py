@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from canary_mlflow.tracking.describing.schema import is_fault
 from canary_mlflow.tracking.probes import Probe, Row, Setting
 from canary_mlflow.tracking.probes.forwards import ForwardHook
-from canary_mlflow.tracking.schema import is_fault
 
 
 class Finiteness(Probe):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from canary_mlflow.tracking.gpus import driver_name, handle
+from canary_mlflow.tracking.describing.gpus import driver_name, handle
 from canary_mlflow.tracking.probes import Probe, Row, Setting
 
 MIB = 2**20

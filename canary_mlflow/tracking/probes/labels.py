@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from canary_mlflow.tracking.data_facts import IGNORED_LABEL
-from canary_mlflow.tracking.fact_tags import to_tags
+from canary_mlflow.tracking.describing.data_facts import IGNORED_LABEL
+from canary_mlflow.tracking.describing.fact_tags import to_tags
 from canary_mlflow.tracking.probes import Probe, Setting
 from canary_mlflow.tracking.probes.forwards import ForwardHook
 
@@ -22,10 +22,10 @@ class Labels(Probe):
     `labels.which` is the sum of their cubes, which neither order, padding nor packing changes: other rows from the
     second step on, as many of them as before, show in nothing else that is exact.
 
-    Counted in the `labels` that the model's forward gets, without ignored ones; nothing for trainers that keep their
-    labels to themselves, nor under `torch.compile`, nor in a resumed training, which has not seen the first steps. An
-    evaluation after the training is counted by its batches (tracking/evaluations.py): by then no hook may be left on
-    the model.
+    Counted in the `labels` that the model's forward gets, without ignored ones; nothing for trainers that keep
+    their labels to themselves, nor under `torch.compile`, nor in a resumed training, which has not seen the first
+    steps. An evaluation after the training is counted by its batches (tracking/describing/evaluations.py): by then
+    no hook may be left on the model.
     """
 
     name = "labels"

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from canary_mlflow.tracking.fact_tags import to_tags
+from canary_mlflow.tracking.describing.fact_tags import to_tags
 from canary_mlflow.tracking.probes import Probe, Setting
 from canary_mlflow.tracking.probes.gradients import local
 from canary_mlflow.tracking.probes.parameters import Parameters

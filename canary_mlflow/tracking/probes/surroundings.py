@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import Trainer
 
-from canary_mlflow.tracking import fingerprint
+from canary_mlflow.tracking.describing import fingerprint
 from canary_mlflow.tracking.probes.gpu import device_name
 
 

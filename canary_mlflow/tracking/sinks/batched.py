@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from canary_mlflow.errors import StoreError, one_line
+from canary_mlflow.tracking.delivery.recorder import Recorder
+from canary_mlflow.tracking.delivery.thread_clock import ThreadClock
 from canary_mlflow.tracking.observers import Ending, Observer
-from canary_mlflow.tracking.recorder import Recorder
-from canary_mlflow.tracking.thread_clock import ThreadClock
 
 GATHER = 0.2  # seconds of rows that are written at once; a killed process loses no more than that
 PATIENCE = 30.0  # seconds that a disk may take at the end

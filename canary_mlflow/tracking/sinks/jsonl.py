@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from canary_mlflow.tracking.items import File
-from canary_mlflow.tracking.lines import LineFile, to_json, to_line
+from canary_mlflow.tracking.delivery.items import File
+from canary_mlflow.tracking.delivery.lines import LineFile, to_json, to_line
+from canary_mlflow.tracking.delivery.recorder import Recorder
+from canary_mlflow.tracking.describing.schema import FOREIGN
 from canary_mlflow.tracking.observers import Ending
-from canary_mlflow.tracking.recorder import Recorder
-from canary_mlflow.tracking.schema import FOREIGN
 from canary_mlflow.tracking.sinks import SinkSetting
 from canary_mlflow.tracking.sinks.batched import BatchedSink, Dated
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from canary_mlflow.tracking.recorder import Recorder
+from canary_mlflow.tracking.delivery.recorder import Recorder
 from canary_mlflow.tracking.sinks.batched import BatchedSink, Dated
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.tracking.recorder import Recorder
-from canary_mlflow.tracking.schema import mlflow_key
+from canary_mlflow.tracking.delivery.recorder import Recorder
+from canary_mlflow.tracking.describing.schema import mlflow_key
 from canary_mlflow.tracking.sinks.batched import BatchedSink, Dated
 
 FLUSH = 10  # seconds after which a row is on disk at the latest

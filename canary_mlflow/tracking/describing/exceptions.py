@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 
 from canary_mlflow.errors import CanaryError
-from canary_mlflow.tracking.failures import STORES, module_path, taken_by_others
+from canary_mlflow.tracking.describing.failures import STORES, module_path, taken_by_others
 from gates.model.records import Raised
 
 RAISED_TAGS = ("canary.exception", "canary.exception.place", "canary.exception.outside")

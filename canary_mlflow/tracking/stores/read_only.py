@@ -13,7 +13,7 @@ from urllib.parse import quote
 import sqlalchemy as sa
 
 from canary_mlflow.errors import StoreError, one_line
-from canary_mlflow.tracking.places import sqlite_file
+from canary_mlflow.tracking.stores.places import sqlite_file
 
 PATIENCE = 30.0  # seconds to wait while a training writes; SQLite's default of 5 is short on a busy machine
 WAL = b"\x02\x02"  # bytes 18 and 19 of a SQLite file that was last used with a write-ahead log

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import NoSuchRun
-from canary_mlflow.tracking.facts import Latest, RunFacts
-from canary_mlflow.tracking.histories import series_of
-from canary_mlflow.tracking.places import without_password
-from canary_mlflow.tracking.points import read_points
-from canary_mlflow.tracking.schema import mlflow_key
-from canary_mlflow.tracking.session import active_run, child_runs
+from canary_mlflow.tracking.describing.schema import mlflow_key
+from canary_mlflow.tracking.reading.facts import Latest, RunFacts
+from canary_mlflow.tracking.reading.histories import series_of
+from canary_mlflow.tracking.reading.points import read_points
+from canary_mlflow.tracking.stores.places import without_password
+from canary_mlflow.tracking.stores.session import active_run, child_runs
 from gates.model.records import Series
 
 if TYPE_CHECKING:

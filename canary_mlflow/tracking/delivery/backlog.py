@@ -11,8 +11,8 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.files.documents import parse_json
 from canary_mlflow.files.limits import MAX_LINE
 from canary_mlflow.files.source import open_regular
-from canary_mlflow.tracking.items import Item, Sample, from_dict, values_in
-from canary_mlflow.tracking.lines import LineFile, copy_lines, to_line
+from canary_mlflow.tracking.delivery.items import Item, Sample, from_dict, values_in
+from canary_mlflow.tracking.delivery.lines import LineFile, copy_lines, to_line
 
 IN_MEMORY = 50_000  # values, some 10 MB: 2000 steps of 24 metrics
 FORMAT = "canary-undelivered-1"

@@ -10,9 +10,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import NoSuchRun, StoreError, one_line
-from canary_mlflow.tracking.owner import lease
-from canary_mlflow.tracking.places import without_password
-from canary_mlflow.tracking.store import experiment_id
+from canary_mlflow.tracking.stores.owner import lease
+from canary_mlflow.tracking.stores.places import without_password
+from canary_mlflow.tracking.stores.store import experiment_id
 from gates.facts.differences import without_addresses
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from functools import lru_cache
 import sqlalchemy as sa
 
 from canary_mlflow.errors import StoreError, one_line
-from canary_mlflow.tracking.histories import run_from
-from canary_mlflow.tracking.points import points_over
+from canary_mlflow.tracking.reading.histories import run_from
+from canary_mlflow.tracking.reading.points import points_over
 from gates.model.records import Run
 
 TAGS = sa.table("tags", sa.column("run_uuid"), sa.column("key"), sa.column("value"))

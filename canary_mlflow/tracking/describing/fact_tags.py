@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from canary_mlflow.tracking.metrics_json import jsonable
+from canary_mlflow.tracking.describing.metrics_json import jsonable
 
 PREFIX = "canary.facts."
 DATA = "canary.data."

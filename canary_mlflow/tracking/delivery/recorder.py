@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import one_line
-from canary_mlflow.tracking.attempts import Attempts
-from canary_mlflow.tracking.backlog import Backlog
-from canary_mlflow.tracking.courier import BATCH, Courier, Point, is_refused, points_of
-from canary_mlflow.tracking.items import Item, Sample, Tags, values_in
-from canary_mlflow.tracking.places import without_password
-from canary_mlflow.tracking.thread_clock import ThreadClock
+from canary_mlflow.tracking.delivery.attempts import Attempts
+from canary_mlflow.tracking.delivery.backlog import Backlog
+from canary_mlflow.tracking.delivery.courier import BATCH, Courier, Point, is_refused, points_of
+from canary_mlflow.tracking.delivery.items import Item, Sample, Tags, values_in
+from canary_mlflow.tracking.delivery.thread_clock import ThreadClock
+from canary_mlflow.tracking.stores.places import without_password
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from canary_mlflow.errors import StoreError
-from canary_mlflow.tracking.numbers import count
-from canary_mlflow.tracking.session import PARENT_TAG
+from canary_mlflow.tracking.reading.numbers import count
+from canary_mlflow.tracking.stores.session import PARENT_TAG
 from canary_mlflow.tracking.watching import warnings_in
 from gates.watch import WatchWarning
 

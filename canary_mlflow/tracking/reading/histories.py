@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from canary_mlflow.errors import NoSuchModel, NoSuchVersion, StoreError, one_line
-from canary_mlflow.tracking.exceptions import raised_from
-from canary_mlflow.tracking.fact_tags import facts_in
-from canary_mlflow.tracking.numbers import count, whole
-from canary_mlflow.tracking.points import Points, read_points
-from canary_mlflow.tracking.schema import CONFIG_PREFIX, mlflow_key, name_of_key
-from canary_mlflow.tracking.session import child_runs, children_of, get_run
+from canary_mlflow.tracking.describing.exceptions import raised_from
+from canary_mlflow.tracking.describing.fact_tags import facts_in
+from canary_mlflow.tracking.describing.schema import CONFIG_PREFIX, mlflow_key, name_of_key
+from canary_mlflow.tracking.reading.numbers import count, whole
+from canary_mlflow.tracking.reading.points import Points, read_points
+from canary_mlflow.tracking.stores.session import child_runs, children_of, get_run
 from gates.facts.differences import CANARY
 from gates.model.records import Run, Series, Version
 

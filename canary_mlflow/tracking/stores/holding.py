@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from canary_mlflow.tracking.owner import heartbeat, lease
-from canary_mlflow.tracking.session import log_tags
+from canary_mlflow.tracking.stores.owner import heartbeat, lease
+from canary_mlflow.tracking.stores.session import log_tags
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

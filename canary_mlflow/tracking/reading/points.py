@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from canary_mlflow.errors import StoreError, one_line
-from canary_mlflow.tracking.places import without_password
+from canary_mlflow.tracking.stores.places import without_password
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import StoreError, one_line
-from canary_mlflow.tracking.places import local_folder, without_password
-from canary_mlflow.tracking.session import get_run
+from canary_mlflow.tracking.stores.places import local_folder, without_password
+from canary_mlflow.tracking.stores.session import get_run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

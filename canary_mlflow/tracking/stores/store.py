@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.ledger.migrations import watch
 from canary_mlflow.ledger.uris import SCHEMES, guarded_uri
-from canary_mlflow.tracking.contact import (
+from canary_mlflow.tracking.stores.contact import (
     check_database,
     check_file,
     check_sqlite,
@@ -21,8 +21,8 @@ from canary_mlflow.tracking.contact import (
     refusal,
     spare_the_page,
 )
-from canary_mlflow.tracking.places import sqlite_file
-from canary_mlflow.tracking.read_only import read_only_uri
+from canary_mlflow.tracking.stores.places import sqlite_file
+from canary_mlflow.tracking.stores.read_only import read_only_uri
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from filelock import FileLock, Timeout
 
 from canary_mlflow.errors import StoreError, one_line
-from canary_mlflow.tracking.places import sqlite_file, without_password
+from canary_mlflow.tracking.stores.places import sqlite_file, without_password
 
 LOCK_SECONDS = 120.0  # making a SQLite store takes 3 s on an idle machine
 CHATTY = ("alembic", "mlflow.store.db.utils", "mlflow.tracking._tracking_service.utils")

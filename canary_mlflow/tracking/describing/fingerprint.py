@@ -12,7 +12,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from canary_mlflow.tracking import gpus
+from canary_mlflow.tracking.describing import gpus
 
 UNKNOWN = "unknown"
 COMMITS = 50  # last commits that a run records

@@ -15,9 +15,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import StoreError, one_line
-from canary_mlflow.tracking.places import local_folder, without_password
-from canary_mlflow.tracking.profile import TRACE
-from canary_mlflow.tracking.samples import FILE as SAMPLES
+from canary_mlflow.tracking.reading.profile import TRACE
+from canary_mlflow.tracking.reading.samples import FILE as SAMPLES
+from canary_mlflow.tracking.stores.places import local_folder, without_password
 
 if TYPE_CHECKING:
     from mlflow.store.artifact.artifact_repo import ArtifactRepository

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from canary_mlflow.tracking import owner
+from canary_mlflow.tracking.stores import owner
 
 OWNER = ".canary-owner"
 CHECKOUT = "checkout"  # a git worktree in such a folder

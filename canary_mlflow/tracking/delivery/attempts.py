@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 
 from canary_mlflow.errors import one_line
-from canary_mlflow.tracking.courier import is_hopeless, is_refused
-from canary_mlflow.tracking.failures import is_full
+from canary_mlflow.tracking.delivery.courier import is_hopeless, is_refused
+from canary_mlflow.tracking.describing.failures import is_full
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0  # seconds between attempts, on average
 CHANCE = random.SystemRandom().random  # from no stream of the training's, and different in each process

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from canary_mlflow.tracking.data_facts import IGNORED_LABEL, rows_in, tokens_in
-from canary_mlflow.tracking.fact_tags import digest, to_tags
-from canary_mlflow.tracking.schema import as_number, canonical
+from canary_mlflow.tracking.describing.data_facts import IGNORED_LABEL, rows_in, tokens_in
+from canary_mlflow.tracking.describing.fact_tags import digest, to_tags
+from canary_mlflow.tracking.describing.schema import as_number, canonical
 
 PREFIX = "eval_"
 TIMED = "_runtime"

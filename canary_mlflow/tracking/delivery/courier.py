@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from canary_mlflow.tracking.items import File, Item, Sample, Status, Tags, Text
-from canary_mlflow.tracking.lines import to_json
-from canary_mlflow.tracking.schema import mlflow_key
-from canary_mlflow.tracking.session import log_tags
+from canary_mlflow.tracking.delivery.items import File, Item, Sample, Status, Tags, Text
+from canary_mlflow.tracking.delivery.lines import to_json
+from canary_mlflow.tracking.describing.schema import mlflow_key
+from canary_mlflow.tracking.stores.session import log_tags
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -9,7 +9,7 @@ from typing import Any
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.shown import cut
-from canary_mlflow.tracking.lines import to_json
+from canary_mlflow.tracking.delivery.lines import to_json
 
 FILE = "samples.jsonl"
 MOST_BYTES = 256 * 1024  # in a run's table

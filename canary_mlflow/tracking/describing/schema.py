@@ -1,5 +1,5 @@
 """Translates names of metrics (gates/model/metrics.py) to MLflow's keys, and from what trainers log
-(tracking/trainers.py)."""
+(tracking/describing/trainers.py)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import re
 from functools import cache
 
-from canary_mlflow.tracking.trainers import NAMES, OWN_PPO
+from canary_mlflow.tracking.describing.trainers import NAMES, OWN_PPO
 from gates.model.metrics import METRICS, Metric
 
 CONFIG_PREFIX = "cfg/"  # of params that hold what a training was told

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from canary_mlflow.tracking.lines import to_json
+from canary_mlflow.tracking.delivery.lines import to_json
 
 
 class Sample(NamedTuple):

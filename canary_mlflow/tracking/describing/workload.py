@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from canary_mlflow.tracking.data_facts import data_of
+from canary_mlflow.tracking.describing.data_facts import data_of
 
 if TYPE_CHECKING:
     from canary_mlflow.tracking.opening import Training

@@ -1,0 +1,1 @@
+"""Runs as the store shows them: their series, facts, profiles, samples and files."""

@@ -1,0 +1,1 @@
+"""Which store a run goes to, how it is reached, and the sessions and owners in it."""
