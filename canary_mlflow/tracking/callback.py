@@ -42,7 +42,7 @@ class CanaryCallback(Hooks):
     is open (`canary_mlflow.session`, CANARY_SESSION), that run joins it. Any run that breaks off by an exception,
     SIGTERM or Ctrl-C reads FAILED; this is recorded by `close()`, when the trainer is garbage collected, or when Python
     ends. A process killed with SIGKILL can record nothing; whoever started it should call
-    `tracking.session.close_run`.
+    `tracking.stores.session.close_run`.
 
     `watch`: the policy of the warnings during the run (a name, a file, its keys; None for no watch); at level STOP it
     ends the training if the policy says so, and `stopped` says why. `champion_runs`: ids of runs that are good so far;

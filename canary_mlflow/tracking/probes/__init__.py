@@ -31,7 +31,7 @@ class Setting:
     # unknown.
     fresh: bool | None = None
     first_rank: bool = True  # the one that writes
-    samples: Any = None  # tracking.samples.Samples, which takes the texts; None: they are not kept
+    samples: Any = None  # tracking.reading.samples.Samples, which takes the texts; None: they are not kept
 
 
 class Probe:
