@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import weakref
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -317,6 +318,23 @@ def test_an_evaluation_of_fewer_labels_blocks_although_it_comes_after_the_traini
     assert "but labels of the last evaluation 37 → 25" in " ".join(shown.split())
     shown = said("compare", honest, trained(tiny, then=predicted_before), "--policy", "mine.yaml").stdout
     assert "labels" not in shown
+
+
+def test_an_evaluation_that_lets_go_of_its_logits_is_rid_of_them(tiny: str, place: Path) -> None:
+    """Who asks for that has no memory for two batches of them."""
+    made: list[Any] = []
+    held: list[int] = []
+
+    def noted(logits: Any, labels: Any) -> Any:
+        held.append(sum(one() is not None for one in made))
+        made.append(weakref.ref(kept := logits.clone()))
+        return kept
+
+    trainer = sft(tiny, place, [CanaryCallback()], max_steps=1, per_device_eval_batch_size=1, batch_eval_metrics=True)
+    trainer.preprocess_logits_for_metrics, trainer.compute_metrics = noted, lambda found, compute_result: {}
+    trainer.train()
+    trainer.evaluate()
+    assert held == [0, 0, 0, 0]
 
 
 def unseen(trainer: Any) -> None:

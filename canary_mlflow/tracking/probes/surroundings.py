@@ -35,7 +35,14 @@ def running_trainer() -> Any:
 
 def running_batch() -> Any:
     """The batch that the trainer above us on the stack has just evaluated, as its collator made it, or None."""
-    return _above(lambda held: held.get("inputs"))
+
+    def taken(held: Mapping[str, Any]) -> Any:
+        found = held.get("inputs")
+        if found is not None and isinstance(held, dict):
+            held.clear()  # up to Python 3.12 a copy, which the frame would keep, with the logits that it lets go
+        return found
+
+    return _above(taken)
 
 
 def _above(pick: Callable[[Mapping[str, Any]], Any]) -> Any:
