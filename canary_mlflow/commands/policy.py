@@ -67,7 +67,7 @@ def show(model: str | None, full: bool, tracking_uri: str | None) -> None:
         if not rows:
             echo("No policy is set: models are judged by the shipped one of the tier in their first row.")
         return
-    shipped = f"shipped, because the first row about {model} says so"
+    shipped = f"shipped; the first row about {model} in the ledger names it"
     where = f"row {governing['row']} of the ledger, for {governing['pattern']}" if governing["row"] else shipped
     if full:
         echo_lines(yaml.safe_dump(governing["content"], sort_keys=False))

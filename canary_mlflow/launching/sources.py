@@ -43,8 +43,8 @@ def project_folder() -> Path:
         if is_project(folder):
             return folder
     raise NoSource(
-        "more runs: no MLproject file of canary-mlflow in the working folder; expected its checkout, from which MLflow "
-        "Projects launches them; change to it, or train with repeats=N"
+        "no MLproject file of canary-mlflow in the working folder; expected its checkout, from which MLflow Projects "
+        "launches runs; change to it"
     )
 
 

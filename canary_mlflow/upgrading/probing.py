@@ -96,7 +96,8 @@ class Prober:
             with FileLock(place / "lock"):  # another `canary upgrade` may be at it
                 return self.known(pins, repeat) or self._kept(python, place, pins)
         except OSError as error:
-            raise CanaryError(f"results in {self.work}: {one_line(error)}; expected a folder with room") from error
+            why = error.strerror or one_line(error)
+            raise CanaryError(f"results in {self.work}: {why}; expected a writable folder with room") from error
 
     def _kept(self, python: Path, place: Path, pins: Pins) -> Probe:
         """Each attempt has a folder of its own: what an interrupted one left running does not write into another's."""
