@@ -9,7 +9,7 @@ from canary_mlflow.pages.facts import read_all_params, read_facts
 from canary_mlflow.pages.side_by_side import Group, side_by_side
 from canary_mlflow.tracking.reading.histories import run_from
 from canary_mlflow.tracking.stores.read_only import reading
-from gates.facts.differences import GROUPS, WORKLOAD
+from gates.facts.differences import WORKLOAD, missing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +47,5 @@ def sides_of(
         if left and right:
             groups = side_by_side(left, right)
             compared = {group.name for group in groups} | {WORKLOAD}
-            unknown = [group for group in GROUPS if group not in compared]
-            found.append(Compared(baseline=reference[0], candidate=name, groups=groups, unknown=unknown))
+            found.append(Compared(baseline=reference[0], candidate=name, groups=groups, unknown=missing(compared)))
     return found

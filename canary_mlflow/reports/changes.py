@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from canary_mlflow.reports.decision import Decision
-from gates.facts.differences import CONFIGURATION, GROUPS, WORKLOAD
+from gates.facts.differences import CONFIGURATION, WORKLOAD, missing
 from gates.facts.exact import FACTS
 from gates.model.verdict import Difference, Verdict
 from gates.model.wording import around_difference, listed
@@ -42,5 +42,5 @@ def compared(verdict: Verdict) -> list[str]:
 
 def unknown(verdict: Verdict) -> str:
     """The groups that are not recorded on both sides, so that nobody takes them for equal; '' if there are none."""
-    missing = [group for group in GROUPS if group not in verdict.compared and group != WORKLOAD]
-    return f" Missing on one or both sides: {', '.join(missing)}." if verdict.compared and missing else ""
+    left_out = missing([*verdict.compared, WORKLOAD])
+    return f" Missing on one or both sides: {', '.join(left_out)}." if verdict.compared and left_out else ""

@@ -10,7 +10,7 @@ from canary_mlflow.reports.changes import difference
 from canary_mlflow.reports.facts import differing, origin
 from canary_mlflow.reports.layer_drift import LayerMoved, moved, sentence
 from gates.facts.check import said
-from gates.facts.differences import GROUPS, differences
+from gates.facts.differences import GROUPS, differences, missing
 from gates.facts.exact import FACTS
 from gates.facts.work import WorkDiff, beyond, comparable, compare_work
 from gates.model.records import Version
@@ -103,7 +103,7 @@ def lines(diff: Diff) -> Iterator[str]:
         yield "  Each layer moved as far as before."
     others = {one.group for one in diff.differences}
     equal = [group for group in diff.compared if group not in others]
-    unknown = [group for group in GROUPS if group not in diff.compared]
+    unknown = missing(diff.compared)
     if equal:
         yield f"  Equal: {', '.join(equal)}."
     if unknown:

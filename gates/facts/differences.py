@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 
 from gates.facts.exact import FACTS, fact_differences
@@ -196,3 +196,9 @@ _PICKS: Mapping[str, Pick] = {
 }
 GROUPS = tuple(_PICKS)
 """In the order in which a reader asks for them: what is exactly other, then what was changed."""
+
+
+def missing(compared: Collection[str]) -> list[str]:
+    """The groups of which a side recorded nothing, as a reader is told: of the code that is git's, for the text of the
+    script itself may be compared without it."""
+    return ["git" if group == CODE else group for group in GROUPS if group not in compared]

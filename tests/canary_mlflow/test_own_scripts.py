@@ -165,7 +165,7 @@ def test_processes_join_the_session_of_their_shell(place: Path) -> None:
     first, second = children(MlflowClient(work.uri), shell[VARIABLE])
     compared = work.canary("compare", first, second, "--policy", "files", MLFLOW_TRACKING_URI=work.uri)
     assert re.search(r"script train\.py [0-9a-f]{12} → train\.py [0-9a-f]{12}", " ".join(compared.stdout.split()))
-    assert "Missing on one or both sides: code" in " ".join(compared.stdout.split())
+    assert "Missing on one or both sides: git" in " ".join(compared.stdout.split())
     open_still = work.canary("register", shell[VARIABLE], **shell)
     assert (open_still.returncode, open_still.stderr.count("it is still open")) == (2, 1)
     ended = work.canary("session", "end", **shell)

@@ -62,7 +62,7 @@ def test_the_verdict_comes_first_and_all_its_evidence_after(judged: Any) -> None
         f"BLOCK {store.model} version 2 against champion version 1", "Instabilities", "Time series",
         "Correlation of the", "Performance", "Peak memory by algorithm", "Evidence", "signature holds")]  # fmt: skip
     assert places == sorted(places)
-    changed = "Changed: torch 2.13.0 → 9.9. Missing on one or both sides: facts, configuration, code, data."
+    changed = "Changed: torch 2.13.0 → 9.9. Missing on one or both sides: facts, configuration, git, data."
     assert words.index("BLOCK ") < words.index(changed) < words.index("Instabilities")
     lines = [line for line in files["md"].splitlines() if line]
     assert lines[2] == changed
