@@ -86,8 +86,10 @@ def advice(found: Upgrade) -> str:
         return listed([*ways, "leave out --no-bisect to learn which package it is"], SHOWN, clauses=True)
     if culprit and culprit.fixed_in and culprit.fixed_in != culprit.moves[0].before:
         ways.append(f"move {culprit.packages[0].name} to {culprit.fixed_in} instead, which is fine")
-    pins = ", ".join(f"{one.name}=={one.before}" if one.before else f"no {one.name}" for one in moves)
-    return "; or ".join([*ways, f"keep {pins}"])
+    kept = [f"{one.name}=={one.before}" for one in moves if one.before]
+    new = [one.name for one in moves if not one.before]
+    back = [*([f"keep {', '.join(kept)}"] if kept else []), *([f"leave out {', '.join(new)}"] if new else [])]
+    return "; or ".join([*ways, " and ".join(back)])
 
 
 def spent(found: Upgrade) -> str:

@@ -161,7 +161,7 @@ def _file(path: Path) -> dict[str, str]:
             raise UsageError(f"{path}: {found}; expected requirements.txt, pylock.toml or uv.lock")
         raise UsageError(f"{path}: found neither a package with ==VERSION nor a file; expected one of them")
     try:
-        text = read_bytes(path).decode("utf-8")
+        text = read_bytes(path).decode("utf-8-sig").replace("\r\n", "\n")
         if path.suffix == ".toml" or path.name == "uv.lock":
             return _lock_file(path, tomllib.loads(text))
         return _requirements(path, text)

@@ -25,7 +25,7 @@ from canary_mlflow.upgrading import environments, pins, uv
 from canary_mlflow.upgrading.bisecting import Answer, first_bad, smallest
 from canary_mlflow.upgrading.judging import Diagnosis, Symptom, compare
 from canary_mlflow.upgrading.old_defaults import give
-from canary_mlflow.upgrading.outcome import Default, PackageSets, Upgrade
+from canary_mlflow.upgrading.outcome import Culprit, Default, PackageSets, Upgrade
 from canary_mlflow.upgrading.probing import Probe, Prober, canary_command, last_raised
 from canary_mlflow.upgrading.upgrade import Trial, likeliest, outcome_of
 from gates.model.records import Run, Series
@@ -51,9 +51,11 @@ def test_packages_are_read_from_words_and_from_each_kind_of_lock(tmp_path: Path)
     (tmp_path / "requirements.txt").write_text(
         "trl==1.16.0 \\\n  --hash=sha256:ab\nPyYAML==6.0 ; python_version > '3'\n"
     )
+    (tmp_path / "windows.txt").write_bytes(b"\xef\xbb\xbftrl==1.16.0 \\\r\n  --hash=sha256:ab\r\nPyYAML==6.0\r\n")
     (tmp_path / "pylock.toml").write_text(PYLOCK)
     (tmp_path / "uv.lock").write_text(PYLOCK.replace("packages", "package"))
-    assert pins.read([str(tmp_path / "requirements.txt")]) == {"trl": "1.16.0", "pyyaml": "6.0"}
+    for name in ("requirements.txt", "windows.txt"):
+        assert pins.read([str(tmp_path / name)]) == {"trl": "1.16.0", "pyyaml": "6.0"}
     assert pins.read([str(tmp_path / "pylock.toml")]) == pins.read([str(tmp_path / "uv.lock")]) == {"trl": "1.16.0"}
     assert pins.read(["TRL==1.15.0", "torch==2.13.0+cpu"]) == {"trl": "1.15.0", "torch": "2.13.0+cpu"}
     moves = pins.moved({"torch": "2.13.0", "d": "1", "b": "1"}, {"torch": "2.13.0+cpu", "d": "2", "c": "1"})
@@ -456,6 +458,18 @@ def test_the_fewest_defaults_that_explain_are_named(guilty: set[str] | None, tol
     named = "\n".join(lines(Upgrade(outcome="BLOCK", changes=(), finding=Diagnosis(symptoms=(), differences=()),
                                     defaults=found)))  # fmt: skip
     assert ("set bf16=false" in named) is (guilty is not None and "bf16" in guilty)
+
+
+def test_a_package_that_comes_anew_is_to_be_left_out_and_one_that_goes_is_to_be_kept() -> None:
+    came, went = pins.Change("vllm", "", "0.9"), pins.Change("peft", "0.18.0", "")
+
+    def to_do(*packages: pins.Change) -> str:
+        worse = Diagnosis(symptoms=(Symptom(key="first.loss.1", said="first loss 1 → 4"),), differences=())
+        found = Upgrade(outcome="BLOCK", changes=packages, finding=worse, culprit=Culprit(packages=packages))
+        return list(lines(found))[1]
+
+    assert to_do(came) == "  To do: leave out vllm."
+    assert to_do(went, came) == "  To do: keep peft==0.18.0 and leave out vllm."
 
 
 def test_what_an_upgrade_makes_worse_without_another_loss_blocks() -> None:
