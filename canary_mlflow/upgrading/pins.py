@@ -204,6 +204,8 @@ def _requirements(path: Path, text: str) -> dict[str, str]:
     found = _pinned_in(text)
     if loose := [line for line in lines if not line.startswith("-") and not _PIN.match(line)]:
         raise UsageError(f"{path}: found {loose[0]!r}; expected each package with ==VERSION, as pip freeze writes")
+    if twice := next((line for line in lines if (pin := _PIN.match(line)) and found[normal(pin[1])] != pin[2]), ""):
+        raise UsageError(f"{path}: found {twice!r} and another version of it; expected one, as pip freeze writes")
     if not found:
         raise UsageError(f"{path}: found no packages in it; expected lines such as trl==1.16.0")
     return found

@@ -75,9 +75,10 @@ def test_a_pin_is_met_by_the_build_that_is_installed(monkeypatch: pytest.MonkeyP
         ("trl>=1\n", "found 'trl>=1'; expected each package with ==VERSION"),
         ("# nothing\n", "found no packages in it"),
         ("-r base.txt\ntrl==1.0\n", "found '-r base.txt'; expected all packages in one file"),
+        ("trl==1.0\nTRL==1.1\n", "found 'trl==1.0' and another version of it; expected one"),
     ],
 )
-def test_a_file_without_pins_is_refused(tmp_path: Path, text: str, words: str) -> None:
+def test_a_file_without_one_pin_of_each_package_is_refused(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "requirements.txt").write_text(text)
     with pytest.raises(UsageError, match=words):
         pins.read([str(tmp_path / "requirements.txt")])
