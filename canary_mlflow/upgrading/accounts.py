@@ -39,8 +39,9 @@ SAVED_APART = 1e-2
 SAVED_SAME = 1e-4
 """By how much what is saved may differ, and where every gradient before it was the same, as far as its type tells: peft
 0.16 rounds once more than 0.14 as it merges into bfloat16."""
-MORE = 1.1
-"""What costs so much more in every repetition than in any of the other side is worse."""
+MORE, TYPICALLY = 1.1, 1.2
+"""What costs so much more in every repetition than in any of the other side is worse, if their medians differ by what
+the gate lets a cost rise: a busy machine can give three that are all a little higher."""
 FEWEST = 3
 """Values that tell a shift from another course."""
 REPEATS = 3
@@ -284,6 +285,7 @@ def dearer(before: Sequence[Costs], now: Sequence[Costs], unit: float) -> Iterat
         if not here or not there or len(here) < len(before) or len(there) < len(now):
             continue
         scale = unit if key == "cost.outside" else 1.0
-        if min(there) > MORE * max(here) and (median(there) - median(here)) * scale > LEAST[key]:
+        apart = min(there) > MORE * max(here) and median(there) > TYPICALLY * median(here)
+        if apart and (median(there) - median(here)) * scale > LEAST[key]:
             values = f"{median(here) * scale:.3g} → {median(there) * scale:.3g} {unit_name}"
             yield key, f"{what} {values} ({median(there) / median(here):.2f} times)"

@@ -297,9 +297,10 @@ def test_what_a_library_may_define_anew_is_shown_and_does_not_decide(tmp_path: P
 
 
 def test_a_cost_counts_where_every_repetition_is_higher() -> None:
-    def told(now: list[float], key: str = "cost.step") -> list[str]:
-        return [one for one, _ in accounts.dearer([{key: 10.0}, {key: 11.0}, {key: 9.0}], [{key: at} for at in now], 1)]
+    def told(now: list[float], key: str = "cost.step", base: Sequence[float] = (10.0, 11.0, 9.0)) -> list[str]:
+        return [one for one, _ in accounts.dearer([{key: at} for at in base], [{key: at} for at in now], 1)]
 
     assert told([13.0, 12.2, 15.0]) == ["cost.step"]
     assert told([13.0, 12.0, 15.0]) == []
+    assert told([11.9, 13.0, 11.9], base=(9.95, 10.0, 10.1)) == []  # as on a busy machine, between equal releases
     assert told([13.0, 12.2, 15.0], "cost.memory") == []  # three MiB
