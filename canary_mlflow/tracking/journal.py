@@ -98,7 +98,7 @@ class Journal:
             values |= self._evaluations.means(step, logs)
         if self.finished:
             if measured:
-                self.probes.evaluated(values)
+                self.probes.evaluated(values, self.rows.get(step, {}))
             self._late(step, values, self.evaluated.tags() if measured else {})
             return
         self._row(step).update(values)

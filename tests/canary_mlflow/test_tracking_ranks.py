@@ -68,6 +68,11 @@ trainer, uneven = plain("uneven", Uneven(), max_steps=4)
 trainer.train()
 found["uneven"] = uneven.run_id
 
+trainer, healthy = plain("healthy", max_steps=2)
+trainer.train()
+trainer.evaluate(Rows())
+found["healthy"] = healthy.run_id
+
 class WantsToStop(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         if rank == 0 and state.global_step == 3:
@@ -156,6 +161,13 @@ def test_the_slowest_rank_the_largest_memory_and_every_ranks_bad_values_count(
     assert run.series["nonfinite"].values[1] >= 1  # its gradient alone was spoilt
     (other,) = read_runs(shared.client, [launched[0]["together"]])
     assert run.series["peak_memory"].values[-1] > other.series["peak_memory"].values[-1] + 128
+
+
+def test_the_last_step_is_of_all_ranks_too(launched: list[dict[str, Any]], shared: Any) -> None:
+    """There an epoch ends, and an evaluation comes after it: the first rank hides no other's peak."""
+    (run,) = read_runs(shared.client, [launched[0]["healthy"]])
+    peaks = run.series["peak_memory"].values.tolist()
+    assert peaks == sorted(peaks)
 
 
 def test_a_stop_is_the_same_step_on_every_rank(launched: list[dict[str, Any]], shared: Any) -> None:

@@ -88,8 +88,8 @@ class Probe:
     def stop(self) -> None:
         """Training is over, well or not: leave no hook behind."""
 
-    def evaluated(self, row: Row) -> None:
-        """After stop: an evaluation after the training is over; add what it took."""
+    def evaluated(self, row: Row, last: Row) -> None:
+        """After stop: an evaluation after the training is over; add what it took. `last`: the row of the last step."""
 
     def tags(self) -> Mapping[str, str]:
         """After stop: tags for the run."""

@@ -63,8 +63,9 @@ class Memory(Probe):
             if growth is not None:
                 row["memory_growth"] = growth
 
-    def evaluated(self, row: Row) -> None:
-        row["peak_memory"] = resident_peak() if self._cuda is None else self._cuda.max_memory_allocated() / MIB
+    def evaluated(self, row: Row, last: Row) -> None:
+        peak = resident_peak() if self._cuda is None else self._cuda.max_memory_allocated() / MIB
+        row["peak_memory"] = max(peak, last.get("peak_memory", peak))  # which may be another rank's
 
     def _read_resident(self, row: Row, due: bool) -> None:
         usage, self._clock.usage = self._clock.usage, None

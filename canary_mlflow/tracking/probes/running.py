@@ -105,10 +105,11 @@ class RunningProbes:
             self._exchange.send(row)
 
     def iteration_ended(self, row: Row) -> None:
-        """The same for an epoch."""
+        """The same for an epoch. The ranks have told of its last step, so they send no more than what came with it."""
+        before = dict(row)
         self._emit("iteration_ended", row)
         if self._exchange is not None:
-            self._exchange.send(row)
+            self._exchange.send({name: value for name, value in row.items() if before.get(name) != value})
 
     def all_stop(self, *, wanted: bool) -> bool:
         """Whether training should stop now: with one rank at once, else when all ranks know that one of them asks for
@@ -153,10 +154,10 @@ class RunningProbes:
                 self.troubles[name] = probe.trouble()
         return found
 
-    def evaluated(self, row: Row) -> None:
-        """An evaluation after the training is over."""
+    def evaluated(self, row: Row, last: Row) -> None:
+        """An evaluation after the training is over. `last`: the last step's row, of all ranks."""
         for name, probe in list(self.named.items()):
-            self._act(name, "evaluated", lambda probe=probe: probe.evaluated(row))  # type: ignore[misc]
+            self._act(name, "evaluated", lambda probe=probe: probe.evaluated(row, last))  # type: ignore[misc]
 
     def _hook_optimizer(self, optimizer: Any) -> None:
         """Learn of optimizer steps from the optimizer itself, for TRL's PPOTrainer, which does not report them."""
