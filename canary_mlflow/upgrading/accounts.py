@@ -40,8 +40,8 @@ SAVED_SAME = 1e-4
 """By how much what is saved may differ, and where every gradient before it was the same, as far as its type tells: peft
 0.16 rounds once more than 0.14 as it merges into bfloat16."""
 MORE, TYPICALLY = 1.1, 1.2
-"""What costs so much more in every repetition than in any of the other side is worse, if their medians differ by what
-the gate lets a cost rise: a busy machine can give three that are all a little higher."""
+"""What costs so much more in every repetition than in any of the other side is worse, if in the end their medians differ
+by what the gate lets a cost rise: a busy machine can give three that are all a little higher."""
 FEWEST = 3
 """Values that tell a shift from another course."""
 REPEATS = 3
@@ -285,7 +285,8 @@ def dearer(before: Sequence[Costs], now: Sequence[Costs], unit: float) -> Iterat
         if not here or not there or len(here) < len(before) or len(there) < len(now):
             continue
         scale = unit if key == "cost.outside" else 1.0
-        apart = min(there) > MORE * max(here) and median(there) > TYPICALLY * median(here)
+        known = len(there) >= REPEATS
+        apart = min(there) > MORE * max(here) and (not known or median(there) > TYPICALLY * median(here))
         if apart and (median(there) - median(here)) * scale > LEAST[key]:
             values = f"{median(here) * scale:.3g} → {median(there) * scale:.3g} {unit_name}"
             yield key, f"{what} {values} ({median(there) / median(here):.2f} times)"

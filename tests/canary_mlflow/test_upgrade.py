@@ -533,7 +533,7 @@ def test_what_seems_to_cost_more_is_repeated_until_that_is_known() -> None:
         return [one.key for one in found.finding.symptoms], len(found.probes)
 
     assert upgraded(13.0) == (["cost.step"], 6)
-    assert upgraded(11.2) == ([], 6)
+    assert upgraded(11.2) == upgraded(11.9) == ([], 6)  # the second by every repetition, but by less than a fifth
     assert upgraded(10.5) == ([], 2)
 
 
