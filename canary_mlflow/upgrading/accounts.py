@@ -40,8 +40,8 @@ SAVED_SAME = 1e-4
 """By how much what is saved may differ, and where every gradient before it was the same, as far as its type tells: peft
 0.16 rounds once more than 0.14 as it merges into bfloat16."""
 MORE, TYPICALLY = 1.1, 1.2
-"""What costs so much more in every repetition than in any of the other side is worse, if in the end their medians differ
-by what the gate lets a cost rise: a busy machine can give three that are all a little higher."""
+"""What costs so much more in every repetition than in any of the other side is worse, if in the end their medians are
+apart by what the gate lets a cost rise: a busy machine can give three that are all a little higher."""
 FEWEST = 3
 """Values that tell a shift from another course."""
 REPEATS = 3
