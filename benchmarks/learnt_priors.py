@@ -9,6 +9,7 @@ learn from the row's other champions. A cell: BLOCK / PASS in %.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -75,7 +76,9 @@ def worse(version: Version, what: str, size: float) -> Version:
 
 
 def main() -> None:
-    records = [record for path in sys.argv[1:] for record in read(Path(path))]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path)
+    records = [record for path in parser.parse_args().files for record in read(path)]
     said: dict[str, list[tuple[Outcome, Outcome]]] = {}
     for what, left, right, policy in cases(records):
         said.setdefault(what, []).append((judge(SHIPPED, left, right).outcome, judge(policy, left, right).outcome))

@@ -188,6 +188,8 @@ OWN = tuple(
          ("transformers", "4.57.3", "5.3.0"), first_loss_otherwise),
         ("own-loss", "transformers#36331, closer-look-LLM-unlearning#1", OLDER, ("transformers", "4.45.2", "4.46.3"),
          crashes("num_items_in_batch")),
+        ("half-loaded", "trl#4770, transformers#42805", {**MIDDLE, "peft": "0.18.1"},
+         ("transformers", "4.57.3", "5.3.0"), lambda good, bad: good["type"] != bad["type"]),
     )
 )  # fmt: skip
 V5 = {**MIDDLE, "peft": "0.18.1"}

@@ -4,12 +4,13 @@ they override: `own.py KIND`."""
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import torch
 from datasets import Dataset
 from later import Course, language
 from train import callbacks, common, model, run, text, tokenizer
-from transformers import DataCollatorForSeq2Seq, Trainer, TrainingArguments
+from transformers import AutoModelForCausalLM, DataCollatorForSeq2Seq, Trainer, TrainingArguments
 
 
 def answer_only(folder: str) -> dict[str, object]:
@@ -47,7 +48,16 @@ def own_loss(folder: str) -> dict[str, object]:
     return seen.told(folder)
 
 
-KINDS = {"answer-only": answer_only, "own-loss": own_loss}
+def half_loaded(folder: str) -> dict[str, object]:
+    """Weights that are kept in bfloat16, loaded without a word about their type, and trained under autocast."""
+    place = str(Path(folder) / "model")
+    model().to(torch.bfloat16).save_pretrained(place)
+    trainer, seen = language(folder, AutoModelForCausalLM.from_pretrained(place), bf16=True)
+    trainer.train()
+    return {**seen.told(folder), "type": str(next(trainer.model.parameters()).dtype)}
+
+
+KINDS = {"answer-only": answer_only, "own-loss": own_loss, "half-loaded": half_loaded}
 
 if __name__ == "__main__":
     run(KINDS)

@@ -27,6 +27,7 @@ NAMES = {
     **{f"first.grad_norm.{step}": f"gradient norm of step {step}" for step in (2, 3)},
     "first.tokens": "tokens of the first step",
     "training.groups": "the optimizer's groups",
+    "parameters.dtype": "types of the parameters",
     "parameters.trainable": "trainable parameters",
     "parameters.trainable_at_end": "trainable parameters at the end",
     "labels.trained": "labels learned over the training",
@@ -149,7 +150,7 @@ def _groups(before: str, now: str) -> str:
 
 
 def _digested(before: str, now: str) -> str:
-    """What two contents hold, without their digests: `38 → 42`, or `38, and others` where as many differ."""
+    """What two contents hold: `38 → 42`, or `38, but others` with the digests where they are as many."""
     here, there = (_DIGESTED.fullmatch(side) for side in (before, now))
     if not here or not there:
         return ""
