@@ -7,6 +7,7 @@ import os
 import signal
 import sqlite3
 import subprocess
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -51,6 +52,18 @@ def test_a_signal_ends_the_fork(tmp_path: Path, sent: signal.Signals) -> None:
     assert process.wait(30) == -sent
     assert psutil.wait_procs([fork], timeout=30)[1] == []
     process.communicate()
+
+
+def test_a_signal_while_a_process_is_asked_for_ends_that_one_alone(tmp_path: Path) -> None:
+    """It once came before the request, which the process that forks did not understand, and then none was forked."""
+    for after in range(60):
+        process = start("-c", WAIT, folder=tmp_path, FILLED="x" * 100_000)
+        time.sleep(after / 2000)
+        process.terminate()
+        process.communicate(timeout=30)
+        assert process.returncode == -signal.SIGTERM
+    out, _ = start("-c", "print(1)", folder=tmp_path).communicate()
+    assert out == "1\n"
 
 
 @pytest.mark.parametrize(

@@ -19,18 +19,20 @@ def main() -> None:
     server.connect(os.path.join(os.path.dirname(os.path.abspath(__file__)), "socket"))
     streams = b"".join(number.to_bytes(4, sys.byteorder) for number in (0, 1, 2))
     server.sendmsg([b"."], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)])
-    for each in HANDED_ON:
-        if signal.getsignal(each) != signal.SIG_IGN:
-            signal.signal(each, lambda number, _: server.sendall(b"%d\n" % number))
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, HANDED_ON)  # a signal comes after the request, never before it
     request = {
         "executable": os.path.abspath(__file__),
         "words": sys.argv[1:],
         "folder": os.getcwd(),
         "environment": dict(os.environ),
-        "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        "blocked": sorted(blocked),
         "ignored": [each for each in HANDED_ON if signal.getsignal(each) == signal.SIG_IGN],
     }
     server.sendall(marshal.dumps(request).hex().encode() + b"\n")
+    for each in HANDED_ON:
+        if signal.getsignal(each) != signal.SIG_IGN:
+            signal.signal(each, lambda number, _: server.sendall(b"%d\n" % number))
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     answer = b""
     while not answer.endswith(b"\n") and (more := server.recv(64)):
         answer += more

@@ -273,11 +273,14 @@ class Server:
     def accept(self) -> None:
         connection, _ = self.listener.accept()
         _, streams, _, _ = socket.recv_fds(connection, 1, 3)
-        text = connection.makefile().readline()
-        if not text.endswith("\n"):  # killed while it asked
+        said = b""
+        while b"\n" not in said and (more := connection.recv(65536)):
+            said += more
+        text, asked, signals = said.partition(b"\n")
+        if not asked:  # killed meanwhile
             connection.close()
             return self.close(streams)
-        request = Request(**marshal.loads(bytes.fromhex(text)), streams=streams)
+        request = Request(**marshal.loads(bytes.fromhex(text.decode())), streams=streams)
         if request.words[:1] == ["-u"]:
             del request.words[0]
             request.environment["PYTHONUNBUFFERED"] = "1"
@@ -293,6 +296,8 @@ class Server:
             self.become(request, connection)
         self.close(streams)
         self.forks[pid] = connection
+        for number in signals.split():
+            os.kill(pid, int(number))
         ended = os.pidfd_open(pid)
         self.events.register(connection, selectors.EVENT_READ, lambda: self.hand_on(pid))
         self.events.register(ended, selectors.EVENT_READ, lambda: self.bury(pid, ended))
