@@ -91,7 +91,7 @@ def fact_differences(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[
             (_rounding_of(key, runs), scale),
         )
         for key in sorted(left.keys() | right.keys() | flipped)
-        if _group(key) in groups and not bare(key).startswith(NOT_EXACT)
+        if _group(key) in groups and not bare(key).startswith(NOT_EXACT) and not _new(key, left, usual[0])
     ]
     return sorted((one for one in found if one is not None), key=lambda one: (_rank(one), one.key))
 
@@ -193,6 +193,12 @@ def _difference(key: str, before: Values, now: Values, rounding: Rounding) -> Di
         seeds=tuple(apart),
         rounding=all(_rounds(key, here, there, rounding) for here, there in pairs),
     )
+
+
+def _new(key: str, baseline: Mapping[str, Values], usual: Mapping[str, Values]) -> bool:
+    """Whether the baseline's release has no argument of that name. A trainer sets a new one itself from others (of
+    Transformers 5.23, activation_checkpointing from gradient_checkpointing), and what it does is among other facts."""
+    return bool(usual) and bare(key).startswith(ARGUMENTS) and key not in baseline and key not in usual
 
 
 def _all(values: Values) -> set[str]:

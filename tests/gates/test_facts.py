@@ -14,6 +14,7 @@ from gates import CheckOutcome, Outcome, ReasonCode, Run, Version, judge
 from gates.facts.differences import differences
 from gates.facts.draws import TOKENS
 from gates.facts.exact import FACTS, covers
+from gates.model.sides import ABSENT
 from gates.model.verdict import Difference, verdict_from_dict, verdict_to_dict
 
 FACTS_OF = {
@@ -408,6 +409,15 @@ def test_a_default_that_flips_is_seen_and_one_that_is_new_is_not(smoke: Any, sid
     assert {(key, one.baseline, one.candidate) for key, one in found.items()} == {("arguments.bf16", "false", "true")}
     given = side("c", facts={"defaults.bf16": None, "arguments.bf16": "true"})
     assert facts_in(judge(smoke, before, given))["arguments.bf16"].baseline == "false"
+
+
+def test_an_argument_that_a_trainer_of_a_new_release_sets_itself_is_no_changed_setting(smoke: Any, side: Any) -> None:
+    """As activation_checkpointing is by Transformers 5.23; one that a release has dropped is shown."""
+    old, new = side("a"), side("b", facts={"arguments.activation_checkpointing": "true"})
+    assert not facts_in(judge(smoke, old, new))
+    assert facts_in(judge(smoke, new, old))["arguments.activation_checkpointing"].candidate == ABSENT
+    unknown = side("c", facts={"defaults.bf16": None, "defaults.warmup_steps": None})
+    assert "arguments.activation_checkpointing" in facts_in(judge(smoke, unknown, new))
 
 
 def test_two_sides_stand_beside_each_other_with_what_nobody_set_marked(side: Any) -> None:
