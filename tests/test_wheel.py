@@ -94,12 +94,19 @@ def test_files_are_judged_and_replayed_without_the_training_stack(
     assert "pip install 'canary-mlflow[train]'" in refused.stderr
 
 
-def test_a_session_runs_from_the_wheel(core: Environment, stack: Path, tmp_path: Path) -> None:
+def test_a_session_runs_from_the_wheel_whatever_a_project_calls_its_folders(
+    core: Environment, stack: Path, tmp_path: Path
+) -> None:
+    for name in ("gates", "training"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('the code of somebody else')")
     words = ("algo=sft", "repeats=1", "gate.min_baseline_runs=1", "train.max_steps=30")
     done = core.run("canary", "run", *words, cwd=tmp_path, PYTHONPATH=str(stack))
     assert done.returncode == 0, done.stderr
     assert "BOOTSTRAP" in done.stdout
     assert (tmp_path / "mlflow.db").is_file()
+    planned = core.run("canary", "plan", "algo=sft", cwd=tmp_path, PYTHONPATH=str(stack))
+    assert planned.returncode == 0, planned.stderr
 
 
 @pytest.mark.full

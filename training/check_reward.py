@@ -12,6 +12,7 @@ from pathlib import Path
 
 from canary_mlflow.errors import UsageError, one_line
 from canary_mlflow.files.source import read_bytes
+from canary_mlflow.module_runner import module_command
 from canary_mlflow.shown import echo
 from training import datasets
 from training.config import CanaryConfig
@@ -119,7 +120,7 @@ def _prechecked(path: str, config: CanaryConfig) -> str:
     with tempfile.TemporaryDirectory(prefix="canary-") as folder:
         file = Path(folder, "config.json")
         file.write_text(json.dumps(to_plain(config)))
-        words = [sys.executable, "-m", "training.check_reward", path, f"--config={file}", f"--rows={ROWS}", "--json"]
+        words = [*module_command("training.check_reward"), path, f"--config={file}", f"--rows={ROWS}", "--json"]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode not in CODES.values() or not done.stdout.strip():
         said = (done.stderr.strip().splitlines() or [f"{path}: the check of the reward model broke off"])[-1]

@@ -8,7 +8,6 @@ import re
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -17,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from canary_mlflow.module_runner import module_command
 from canary_mlflow.tracking.describing.exceptions import Raised
 from training import devices, peers
 
@@ -189,7 +189,7 @@ def _start(folder: Path, config: Mapping[str, Any], algo: str, threads: int, ran
     (folder / CONFIG).write_text(json.dumps(config))
     # Its standard input is a pipe from this process: if that closes, nobody waits for the run any more.
     words = ["training.worker", str(folder), algo] if ranks == 1 else ["training.ranks", str(folder), algo, str(ranks)]
-    command = [sys.executable, "-m", *words]
+    command = [*module_command(words[0]), *words[1:]]
     with deaf_to_the_terminal():
         env = _environment(threads) | devices.environment(config.get("hardware", {}))
         env |= QUIET_PROFILER if config.get("profile") else {}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 import click
 
 from canary_mlflow.edge import EXIT_CODES
+from canary_mlflow.module_runner import module_command
 
 
 @click.command(context_settings={"ignore_unknown_options": True}, epilog=EXIT_CODES)
@@ -24,5 +24,5 @@ def plan(ctx: click.Context, overrides: tuple[str, ...], as_json: bool) -> None:
     from canary_mlflow.installation import require_training_stack
 
     require_training_stack()
-    words = [sys.executable, "-m", "training.planning", *(["--json"] if as_json else []), *overrides]
+    words = [*module_command("training.planning"), *(["--json"] if as_json else []), *overrides]
     ctx.exit(subprocess.run(words, check=False).returncode)

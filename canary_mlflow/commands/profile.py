@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import click
@@ -11,6 +10,7 @@ import click
 from canary_mlflow.commands.shared import open_store, print_json, store_option
 from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.errors import UsageError
+from canary_mlflow.module_runner import module_command
 from canary_mlflow.shown import echo, say
 
 
@@ -67,7 +67,7 @@ def make(store: str, run_id: str) -> int:
 
     require_training_stack()
     say(f"profiling a few steps of run {run_id}'s configuration")
-    words = [sys.executable, "-m", "training.profile_run", "--like", run_id, "--store", store]
+    words = [*module_command("training.profile_run"), "--like", run_id, "--store", store]
     done = subprocess.run(words, check=False, capture_output=True, text=True, errors="replace")
     if done.returncode:  # libraries and the profiler are verbose: say in one line what went wrong
         said = [line for line in done.stderr.splitlines() if line.startswith("canary:")]

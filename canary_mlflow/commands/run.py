@@ -9,6 +9,7 @@ import click
 
 from canary_mlflow.commands.shared import store_option
 from canary_mlflow.edge import EXIT_CODES
+from canary_mlflow.module_runner import module_command
 
 
 @click.command(
@@ -20,7 +21,7 @@ from canary_mlflow.edge import EXIT_CODES
 @store_option
 @click.pass_context
 def run(ctx: click.Context, arguments: tuple[str, ...], tracking_uri: str | None) -> None:
-    """Train, record, register and gate. The same as `python -m training`.
+    """Train, record, register and gate. The same as `python -m training`, whatever folders are here.
 
     Takes Hydra's overrides, for example: canary run tier=smoke algo=sft seed=7
     """
@@ -35,4 +36,4 @@ def run(ctx: click.Context, arguments: tuple[str, ...], tracking_uri: str | None
         os.environ["MLFLOW_TRACKING_URI"] = tracking_uri
     sys.stdout.flush()
     # Replacing this process passes signals, progress bar and exit code through untouched.
-    os.execv(sys.executable, [sys.executable, "-m", "training", *arguments])
+    os.execv(sys.executable, [*module_command("training"), *arguments])

@@ -223,4 +223,4 @@ def _runs(place: Path) -> tuple[Run, ...]:
 
 def canary_command(words: Sequence[str]) -> str:
     """The facts tier of a canary as a command, whose first session in a store of its own is always a bootstrap."""
-    return shlex.join(["python", "-m", "training", "tier=facts", *words])
+    return shlex.join(["python", "-P", "-m", "training", "tier=facts", *words])

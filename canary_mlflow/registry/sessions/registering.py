@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import UsageError
+from canary_mlflow.module_runner import module_command
 from canary_mlflow.registry.evidence import refuse_profile
 from canary_mlflow.registry.sessions.new_version import register_version
 from canary_mlflow.registry.sessions.own import broken_off, check_name
@@ -97,7 +97,7 @@ def refuse_unloadable(folder: Path, session_id: str, tokens: int) -> None:
     config = folder / "config.json"
     if not tokens and not (config.is_file() and b'"architectures"' in config.read_bytes()):
         return
-    words = [sys.executable, "-m", "training.check_weights", str(folder), "--tokens", str(tokens)]
+    words = [*module_command("training.check_weights"), str(folder), "--tokens", str(tokens)]
     offline = {**os.environ, "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(words, env=offline, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
