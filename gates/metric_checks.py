@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from gates.evidence.clocks import Pairs
+from gates.evidence.clocks import CROWDED, Pairs
 from gates.evidence.readings import TOO_SHORT, read
 from gates.model.policy import Policy
 from gates.model.records import Run, Version
@@ -115,6 +116,12 @@ def _conclude(policy: Policy, weighed: Weighed, level: float, plan: Policy, powe
         reason = f"{line}, within the limit with {p_value(found.p_noninferior)}"
         return check_of(rule, CheckOutcome.PASS, reason, **known)
     if found.p_harm <= level and (enough or rule.role is Role.ADVISORY):
+        wider = replace(found, margin=found.margin + math.log(CROWDED))
+        if weighed.crowded and rule.blocks and wider.p_harm > level:
+            reason = (
+                f"{line}; but the candidate {weighed.crowded}, which alone can cost {100 * (CROWDED - 1):.0f} % more"
+            )
+            return undecided(rule, reason, ReasonCode.INVALID_ENVIRONMENT, leaves_open=True, **known)
         verb = "changed" if rule.worse is Worse.BOTH else "worse"
         reason = f"{line}{_by_median(found, evidence)}, {verb} with {p_value(found.p_harm)}"
         outcome, code = (CheckOutcome.BLOCK, ReasonCode.REGRESSION) if rule.blocks else (CheckOutcome.WARN, None)

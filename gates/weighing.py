@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gates.evidence.clocks import Pairs, judged_in_pairs
+from gates.evidence.clocks import Pairs, crowded, judged_in_pairs
 from gates.evidence.comparability import incomparable, unread
 from gates.evidence.ends import up_to_shared_end
 from gates.evidence.matching import compare_readings, identity_check, same_code, same_training
@@ -27,7 +27,8 @@ from gates.stats.comparisons import Comparison
 class Weighed:
     """A rule that was tested: what was `found`, in which unit (`stick`) and with which readings. `repeated`: some runs
     share a seed, which this metric follows, and count once. `silent`: how many of the candidate's runs finished without
-    a reading, and no other run of their seed has one."""
+    a reading, and no other run of their seed has one. `crowded`: how neighbours may have raised the candidate's
+    cost, "" if they did not."""
 
     rule: MetricRule
     found: Comparison
@@ -36,6 +37,7 @@ class Weighed:
     notes: tuple[str, ...]
     repeated: bool
     silent: int
+    crowded: str
 
 
 def weigh(policy: Policy, rule: MetricRule, left: Sequence[Run], right: Sequence[Run], pairs: Pairs) -> Weighed | Check:
@@ -113,6 +115,8 @@ def _compared(
     if rule.info.reward and stick.margin < rule.harm_margin:
         low, high = VERIFIED
         notes = (*notes, f"{rule.info.label}: all rewards lie between {low:g} and {high:g}, so the limit is narrower")
+    if hidden := crowded(rule, policy.warmup_steps, candidate, baseline):
+        notes = (*notes, f"the baseline {hidden}: a step that became dearer may be unseen")
     return Weighed(
         rule=rule,
         found=found,
@@ -121,6 +125,7 @@ def _compared(
         notes=notes,
         repeated=repeated,
         silent=silent,
+        crowded=crowded(rule, policy.warmup_steps, baseline, candidate),
     )
 
 

@@ -24,6 +24,13 @@ from gates.model.wording import called, quantity
 
 CLOCK_SHARE = 0.95
 """A GPU whose clock is below this share of its side's median is throttled."""
+IN_LINE = 0.1
+"""By how much a larger share of its steps' time the candidate stands in line for a core, from which on that may be why
+its steps cost more: it computes with a cache that others have used."""
+SHORTEST = 1e-9  # seconds: no time was measured
+CROWDED = 1.25
+"""What standing in line may do to a cost, as a factor: with six busy processes on two cores, the steps of a LoRA
+training of a tiny model cost 21 to 24 % more, those of a model four times as wide no more than before."""
 
 
 class Slow(NamedTuple):
@@ -82,6 +89,35 @@ def _levels(policy: Policy, side: Sequence[Run], name: str) -> dict[str, float]:
         if np.isfinite(value) and value > 0:
             found[run.run_id] = float(value)
     return found
+
+
+def crowded(rule: MetricRule, warmup_steps: int, usual: Sequence[Run], other: Sequence[Run]) -> str:
+    """What the other side's steps did, as a clause, if they stood in line for a core so much more than the usual ones
+    that their cost may be the neighbours'; "" if not, if a rule looks at no CPU time, or if the runs do not tell."""
+    if not rule.info.speed or rule.info.wall_clock:
+        return ""
+    grows = SUMMARIES[rule.reduction].logarithmic
+    sides = [[_in_line(run, warmup_steps, grows) for run in side] for side in (usual, other)]
+    before, now = (float(np.mean(side)) if side else np.nan for side in sides)
+    if not now > before + IN_LINE:
+        return ""
+    when = "more of its last steps' time than of its first" if grows else "of its steps' time"
+    return f"stood in line for a core for {100 * now:.0f} % {when}, the other side for {100 * before:.0f} %"
+
+
+def _in_line(run: Run, warmup_steps: int, grows: bool) -> float:
+    """The share of a run's steps in which it neither computed nor waited; `grows`: by how much more of the last third
+    than of the first. NaN where the run does not tell."""
+    told = [run.series[name].values for name in ("step_time", "step_cpu_time", "step_wait") if name in run.series]
+    if len(told) < 3 or len({len(values) for values in told}) > 1:
+        return np.nan
+    wall, *busy = (values[warmup_steps:] for values in told)
+    third = len(wall) // 3
+    shares = [
+        1.0 - float(np.sum(busy, axis=0)[part].sum() / max(wall[part].sum(), SHORTEST))
+        for part in ((slice(-third, None), slice(third)) if grows else (slice(None),))
+    ]
+    return shares[0] - shares[1] if grows else shares[0]
 
 
 LEAST_PAIRS = 2  # pairs; a single one says nothing about the spread between pairs

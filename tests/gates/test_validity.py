@@ -86,3 +86,34 @@ def test_what_comes_before_the_first_step_is_said_if_it_becomes_more(smoke, make
     (note,) = said(2.0, 20.0)
     assert note.startswith("20.0 s of CPU time per run went by before the candidate's first step")
     assert note.endswith("2.0 s before the baseline's: no metric counts it")
+
+
+def beside(make_version, name, cost, in_line, **others):
+    """Three runs on a CPU: of each step's time, this share went by in line for a core."""
+    wall = np.where(np.arange(100) < others.get("from_", 0), 0.02, 0.02 / (1 - in_line))
+    held = {"step_time": wall, "step_cpu_time": np.full(100, 0.02), "step_wait": np.zeros(100)}
+    held["step_cost"] = 12 * np.where(np.arange(100) < others.get("from_", 0), 1, cost)
+    held |= {key: None for key in others.get("without", ())}
+    return make_version(name, series_=held, hardware={"backend": "cpu"})
+
+
+@pytest.mark.parametrize(
+    ("candidate", "said"),
+    [
+        ({"cost": 1.24, "in_line": 0.8}, ReasonCode.INVALID_ENVIRONMENT),
+        ({"cost": 1.4, "in_line": 0.8, "from_": 50}, ReasonCode.INVALID_ENVIRONMENT),
+        ({"cost": 1.24, "in_line": 0.05}, ReasonCode.REGRESSION),
+        ({"cost": 1.4, "in_line": 0.0, "from_": 50}, ReasonCode.REGRESSION),
+        ({"cost": 1.6, "in_line": 0.8}, ReasonCode.REGRESSION),
+        ({"cost": 1.24, "in_line": 0.8, "without": ["step_wait"]}, ReasonCode.REGRESSION),
+        ({"cost": 1.1, "in_line": 0.8}, ReasonCode.PASS),
+    ],
+)
+def test_a_cost_that_neighbours_explain_does_not_block_and_one_beyond_that_does(smoke, make_version, candidate, said):
+    verdict = judge(smoke, beside(make_version, "a", 1.0, 0.0), beside(make_version, "b", **candidate))
+    assert verdict.reason_code is said, verdict.reason
+
+
+def test_what_a_champion_from_a_crowded_machine_hides_is_said(smoke, make_version):
+    verdict = judge(smoke, beside(make_version, "a", 1.2, 0.8), beside(make_version, "b", 1.0, 0.0))
+    assert any("the baseline stood in line for a core for 80 %" in note for note in verdict.notes)
