@@ -14,6 +14,7 @@ from gates.evidence.ends import up_to_shared_end
 from gates.evidence.matching import compare_readings, identity_check, same_code, same_training
 from gates.evidence.plausibility import implausible
 from gates.evidence.readings import VERIFIED, Reading, Yardstick, read, yardstick
+from gates.model.metrics import MEANING
 from gates.model.policy import Policy
 from gates.model.records import Run
 from gates.model.rules import MetricRule, Role, Worse
@@ -43,6 +44,8 @@ class Weighed:
 def weigh(policy: Policy, rule: MetricRule, left: Sequence[Run], right: Sequence[Run], pairs: Pairs) -> Weighed | Check:
     """Compare one metric over the runs that are valid for it. `left`: the baseline's stored runs. The machine's speed
     is judged by the fresh baseline runs alone; for all other metrics they count like the stored ones."""
+    if otherwise := _means_otherwise(rule.metric, rule.info.label, (*left, *pairs.used, *right)):
+        return undecided(rule, otherwise, ReasonCode.NOT_COMPARABLE, leaves_open=False)
     if pairs and judged_in_pairs(rule):
         return _weigh(policy, rule, pairs.baseline, pairs.candidate, beside=True)
     fresh: Sequence[Run] = pairs.used
@@ -54,6 +57,16 @@ def weigh(policy: Policy, rule: MetricRule, left: Sequence[Run], right: Sequence
             reason = f"no {empty} run has a usable clock ({what})"
             return undecided(rule, reason, ReasonCode.INVALID_ENVIRONMENT)
     return _weigh(policy, rule, once((*left, *fresh)), right, beside=pairs.together and judged_in_pairs(rule))
+
+
+def _means_otherwise(metric: str, label: str, runs: Sequence[Run]) -> str:
+    """Why one name stands for different metrics in these runs: their callbacks were of different versions. '' if it
+    does not. Judging goes on by the other metrics: nothing could pass from one version to the next otherwise."""
+    meant = {run.environment.get(f"{MEANING}{metric}", "") for run in runs}
+    if len(meant) < 2:
+        return ""
+    said = listed(sorted(meant - {""}))
+    return f"{label} {said} in some of these runs and not in others: another version of canary-mlflow measured them"
 
 
 def _weigh(

@@ -196,6 +196,11 @@ USUAL: Mapping[str, Mapping[str, Any]] = {
 }
 """How a policy's rule of this name judges, unless the rule says otherwise: its metric, if that has another name, how a
 series becomes one number, the spread of that to expect between equal runs, and what else a rule may state."""
+MEANING = "canary_mlflow."
+"""How the key of a run's environment begins that says what one of its metrics means."""
+MEANINGS: Mapping[str, str] = {f"{MEANING}peak_memory": "counts an evaluation after the training"}
+"""What runs record of metrics that meant something else in earlier versions of this package. Two sides on which such a
+metric means different things are not compared by it: unchanged code would block."""
 RECORDINGS = ("recorded", "early", "new", "absent")
 """What a policy's overlays may ask of a metric: see gates.model.sides.conditions."""
 

@@ -28,6 +28,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from canary_mlflow import CanaryCallback
 from canary_mlflow.errors import NoSuchRun
 from canary_mlflow.tracking.reading.histories import read_runs
+from gates.model.metrics import MEANINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 8
@@ -114,6 +115,7 @@ def test_a_trl_trainer_gives_a_whole_run_at_one_line(
     assert run.workload["algo"] == build.__name__
     assert run.hardware["backend"] == "cpu"
     assert run.environment["torch"] == torch.__version__
+    assert run.environment.items() >= MEANINGS.items(), "what its metrics mean is compared with other versions' runs"
     stored = shared.client.get_run(canary.run_id)
     assert stored.info.status == "FINISHED"
     assert stored.data.params["cfg/learning_rate"] == "0.003"

@@ -250,6 +250,21 @@ def test_environment_differences_are_listed_and_not_judged(smoke, make_version):
     assert [(d.key, d.baseline, d.candidate) for d in verdict.differences] == [("torch", "2.12", "2.13")]
 
 
+def test_a_metric_that_means_something_else_in_a_later_version_of_the_callback_is_named_and_not_compared(
+    smoke, make_version
+):
+    later = {"environment": {"canary_mlflow.peak_memory": "counts an evaluation after the training"}}
+    more = {"factor": {"peak_memory": 1.6}}
+    upgraded = judge(smoke, make_version("a"), make_version("b", **later, **more))
+    assert upgraded.outcome is Outcome.PASS, "no code changed but that which measures"
+    memory = check(upgraded, "peak_memory")
+    assert memory.outcome is CheckOutcome.NOT_JUDGED
+    assert "counts an evaluation after the training in some of these runs and not in others" in memory.reason
+    assert judge(smoke, make_version("a", **later), make_version("b", **later, **more)).outcome is Outcome.BLOCK
+    slower = {"factor": {"step_time": 1.6}}
+    assert judge(smoke, make_version("a"), make_version("b", **later, **slower)).outcome is Outcome.BLOCK
+
+
 @pytest.mark.parametrize("side", ["baseline", "candidate", "both"])
 def test_a_metric_that_must_be_there_and_is_not(smoke, make_version, side):
     without = {"series_": {"step_time": None}}

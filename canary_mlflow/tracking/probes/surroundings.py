@@ -12,6 +12,7 @@ from transformers import Trainer
 
 from canary_mlflow.tracking.describing import fingerprint
 from canary_mlflow.tracking.probes.gpu import device_name
+from gates.model.metrics import MEANINGS
 
 
 def make_log_honest(args: Any, state: Any, every_step: bool) -> int:
@@ -66,7 +67,7 @@ def hardware_of(args: Any) -> dict[str, str]:
 
 
 def environment_of(args: Any) -> dict[str, str]:
-    """Versions, host and commit, plus what only torch knows."""
-    facts = fingerprint.environment() | fingerprint.script() | {"torch": torch.__version__}
+    """Versions, host and commit, what its metrics mean, plus what only torch knows."""
+    facts = fingerprint.environment() | MEANINGS | fingerprint.script() | {"torch": torch.__version__}
     device = f"{args.device} {device_name()}" if torch.device(args.device).type == "cuda" else str(args.device)
     return facts | {"cuda": str(torch.version.cuda), "device": device}
