@@ -68,6 +68,6 @@ def hardware_of(args: Any) -> dict[str, str]:
 
 def environment_of(args: Any) -> dict[str, str]:
     """Versions, host and commit, what its metrics mean, plus what only torch knows."""
-    facts = fingerprint.environment() | MEANINGS | fingerprint.script() | {"torch": torch.__version__}
+    facts = fingerprint.environment() | fingerprint.script() | {**MEANINGS, "torch": torch.__version__}
     device = f"{args.device} {device_name()}" if torch.device(args.device).type == "cuda" else str(args.device)
     return facts | {"cuda": str(torch.version.cuda), "device": device}
