@@ -44,8 +44,8 @@ class Weighed:
 def weigh(policy: Policy, rule: MetricRule, left: Sequence[Run], right: Sequence[Run], pairs: Pairs) -> Weighed | Check:
     """Compare one metric over the runs that are valid for it. `left`: the baseline's stored runs. The machine's speed
     is judged by the fresh baseline runs alone; for all other metrics they count like the stored ones."""
-    if otherwise := _means_otherwise(rule.metric, rule.info.label, (*left, *pairs.used, *right)):
-        return undecided(rule, otherwise, ReasonCode.NOT_COMPARABLE, leaves_open=False)
+    if otherwise := _means_otherwise(rule, (*left, *pairs.used), right):
+        return otherwise
     if pairs and judged_in_pairs(rule):
         return _weigh(policy, rule, pairs.baseline, pairs.candidate, beside=True)
     fresh: Sequence[Run] = pairs.used
@@ -59,14 +59,16 @@ def weigh(policy: Policy, rule: MetricRule, left: Sequence[Run], right: Sequence
     return _weigh(policy, rule, once((*left, *fresh)), right, beside=pairs.together and judged_in_pairs(rule))
 
 
-def _means_otherwise(metric: str, label: str, runs: Sequence[Run]) -> str:
-    """Why one name stands for different metrics in these runs: their callbacks were of different versions. '' if it
-    does not. Judging goes on by the other metrics: nothing could pass from one version to the next otherwise."""
-    meant = {run.environment.get(f"{MEANING}{metric}", "") for run in runs}
-    if len(meant) < 2:
-        return ""
-    said = listed(sorted(meant - {""}))
-    return f"{label} {said} in some of these runs and not in others: another version of canary-mlflow measured them"
+def _means_otherwise(rule: MetricRule, baseline: Sequence[Run], candidate: Sequence[Run]) -> Check | None:
+    """A check that says why one name stands for different metrics, if the runs' callbacks were of different versions.
+    Judging goes on by the other metrics, as nothing could pass from one version to the next otherwise. A candidate that
+    does not say what its baseline says stays open: nobody hides a metric by leaving that out."""
+    sides = [{run.environment.get(f"{MEANING}{rule.metric}", "") for run in side} for side in (baseline, candidate)]
+    if len(set.union(*sides)) < 2:
+        return None
+    what = listed(sorted(set.union(*sides) - {""}))
+    reason = f"{rule.info.label} {what} in some of these runs and not in others: canary-mlflow's versions differ"
+    return undecided(rule, reason, ReasonCode.NOT_COMPARABLE, leaves_open="" in sides[1] and "" not in sides[0])
 
 
 def _weigh(

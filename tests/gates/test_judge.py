@@ -261,6 +261,8 @@ def test_a_metric_that_means_something_else_in_a_later_version_of_the_callback_i
     assert memory.outcome is CheckOutcome.NOT_JUDGED
     assert "counts an evaluation after the training in some of these runs and not in others" in memory.reason
     assert judge(smoke, make_version("a", **later), make_version("b", **later, **more)).outcome is Outcome.BLOCK
+    untold = judge(smoke, make_version("a", **later), make_version("b", **more))
+    assert untold.outcome is Outcome.INCONCLUSIVE, "a candidate does not hide its memory by not saying what it counts"
     slower = {"factor": {"step_time": 1.6}}
     assert judge(smoke, make_version("a"), make_version("b", **later, **slower)).outcome is Outcome.BLOCK
 
