@@ -196,8 +196,8 @@ class Cluster:
                     self.say(f"{unit.name}: its node was lost; making it again, whole")
                     units_by_name[unit.name] = replace(now, id=uuid.uuid4().hex, node="")
                     running[unit.name] = self._submit(units_by_name[unit.name])
-                yield [on_node.Outcome(**one) for one in found]
                 del running[unit.name]
+                yield [on_node.Outcome(**one) for one in found]
         finally:
             self._end(list(running.values()))
 
@@ -229,16 +229,23 @@ class Cluster:
         )
 
     def _end(self, running: Sequence[Any]) -> None:
-        """Let the nodes end their runs and record that, and wait for them."""
-        for ref in running:
+        """Let the nodes end their runs and record that, and wait for them.
+
+        None that has ended is cancelled: its value can be here before Ray's own books are closed, and Ray 2.60 then
+        aborts this process, with exit code 1.
+        """
+        for ref in self._not_ended(running, 0):
             with suppress(Exception):  # it has ended meanwhile, or the cluster has
                 self.ray.cancel(ref)
-        if not running:
-            return
         with suppress(Exception):
-            _, left = self.ray.wait(list(running), num_returns=len(running), timeout=GRACE)
-            for ref in left:
+            for ref in self._not_ended(running, GRACE):
                 self.ray.cancel(ref, force=True)
+
+    def _not_ended(self, tasks: Sequence[Any], seconds: float) -> list[Any]:
+        """Those that run after so many seconds, or until all have ended."""
+        if not tasks:
+            return []
+        return list(self.ray.wait(list(tasks), num_returns=len(tasks), timeout=seconds)[1])
 
 
 class Waiting:

@@ -1,6 +1,6 @@
 """Sessions on a Ray cluster of two nodes: the same numbers and verdict, pairs on one node, nodes and drivers that die.
 
-What needs no Ray is in tests/canary_mlflow/test_cluster.py.
+What a made-up Ray can show is in tests/canary_mlflow/test_cluster.py.
 """
 
 from __future__ import annotations
