@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from training.assets.cache import SEAL
 from training.config import CanaryConfig, ModelConfig
 from training.errors import SetupError
+from training.experts import router_silent
 from training.hub import MODEL_PATTERNS
 from training.models import model_folder
 from training.peers import leads
@@ -46,7 +47,8 @@ def write_model(trainer: Trainer, parts: Parts, config: CanaryConfig, folder: Pa
     of an embedded or local base, which nobody else has, are in `model/`. PPO's value head is beside the policy.
     """
     weights = folder / (MODEL if parts.peft_config is None else ADAPTER)
-    trainer.save_model(str(weights))  # on every rank: each has a part of sharded weights
+    with router_silent(policy_of(trainer)):  # what is saved is there to answer
+        trainer.save_model(str(weights))  # on every rank: each has a part of sharded weights
     if not leads():
         return
     for name in NOT_KEPT:

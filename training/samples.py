@@ -12,6 +12,7 @@ from canary_mlflow.tracking.probes.answers import as_text
 from canary_mlflow.tracking.reading.samples import Answer, Samples
 from training.config import CanaryConfig
 from training.datasets.chats import ids_of
+from training.experts import router_silent
 from training.mlflow_model import policy_of
 from training.own_reward import columns_of
 from training.scoring import prompts_of
@@ -56,9 +57,10 @@ class FixedPrompts(TrainerCallback):
             prompts = {"input_ids": ids_of(self._prompts, tokenizer)}
             given = tokenizer.pad(prompts, return_tensors="pt", padding=True, padding_side="left")
             given = {name: given[name].to(policy.device) for name in ("input_ids", "attention_mask")}
-            out = policy.generate(
-                **given, do_sample=False, max_new_tokens=self._tokens, pad_token_id=tokenizer.pad_token_id
-            )
+            with router_silent(policy):
+                out = policy.generate(
+                    **given, do_sample=False, max_new_tokens=self._tokens, pad_token_id=tokenizer.pad_token_id
+                )
             answers = out[:, given["input_ids"].shape[1] :]
             kls = self._kl(policy, out, given["attention_mask"], answers)
             rewards = self._rewards(answers)

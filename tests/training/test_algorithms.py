@@ -19,7 +19,9 @@ from canary_mlflow.tracking.probes.invariants.sampled_policy import SampledPolic
 from canary_mlflow.tracking.reading.samples import FILE, read
 from gates import Run
 from gates.facts.layer_drift import by_layer
+from training.assets.tiny import tiny_model_folder
 from training.datasets import as_judged
+from training.loading import load_tokenizer
 
 STEPS = 10
 GROUPS = ["train.batch_size=8", "algo.num_generations=4", "tier.eval_rows=8"]
@@ -40,7 +42,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> ForkedRuns:
 
 
 def trained(runs: ForkedRuns, algo: str, *words: str) -> Run:
-    return runs.train(f"algo={algo}", f"train.max_steps={STEPS}", *WORDS[algo], *words)
+    return runs.train(f"algo={algo}", f"train.max_steps={STEPS}", *WORDS.get(algo, []), *words)
 
 
 @pytest.mark.parametrize("algo", WORDS)
@@ -86,6 +88,25 @@ def test_a_run_keeps_what_it_answered_unless_it_is_told_not_to(runs: ForkedRuns)
     assert kinds == {"grpo": drawn, "rloo": drawn, "kto": {"fixed"}, "reward": set()}
     private = trained(runs, "kto", "tracking.samples=false")
     assert FILE not in {item.path for item in runs.client.list_artifacts(private.run_id)}
+
+
+@pytest.fixture
+def experts(tmp_path: Path) -> Path:
+    """A mixture of experts, whose balance TRL has the model compute."""
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+    own = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 16}
+    Qwen3MoeForCausalLM(Qwen3MoeConfig(vocab_size=512, eos_token_id=0, **sizes, **own)).save_pretrained(tmp_path)
+    load_tokenizer(tiny_model_folder()).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_a_mixture_of_experts_answers_after_its_training(runs: ForkedRuns, experts: Path) -> None:
+    run = trained(runs, "sft", "model=local", f"model.path={experts}")
+    assert run.completed, run.reason
+    kept = Path(runs.client.download_artifacts(run.run_id, FILE)).read_text()
+    assert {one.kind for one in read(kept, FILE)} == {"fixed"}
 
 
 def test_a_reward_models_loss_starts_near_ln_2(runs: ForkedRuns) -> None:
