@@ -33,5 +33,7 @@ class Stopped(RuntimeError):
 
 
 def first_line(error: Exception) -> str:
-    """The first line of a library's error, without the advice that follows; the error's type if it has no message."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    """The first line of a library's error, without the advice that follows; the error's type if it has no message. If it
+    ends with a colon, the next one too."""
+    first, *rest = str(error).strip().splitlines() or [type(error).__name__]
+    return f"{first} {rest[0].strip() if first.endswith(':') and rest else ''}".strip()[:200]

@@ -25,7 +25,11 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from training.config import CanaryConfig
 from training.devices import Device
+from training.errors import SetupError, first_line
+from training.loading import unfit
 from training.memory import loading_options
+from training.models import read_config
+from training.quantization import stored
 
 STATES = {  # bytes of the optimizer's states per trained weight, or once or twice the weight's own dtype
     "adamw_torch": "2w", "adamw_torch_fused": "2w", "adafactor": 0.05, "sgd": 0, "rmsprop": "1w", "adamw_8bit": 2.0,
@@ -82,7 +86,8 @@ class Living(TorchDispatchMode):
 
 
 def footprint(config: CanaryConfig, folder: Path, device: Device) -> Footprint:
-    """What the configuration needs for the model whose config.json is in the folder; no weight is read.
+    """What the configuration needs for the model whose config.json is in the folder; no weight is read. Raises
+    SetupError if Transformers makes no such model of it.
 
     Quantized weights, an optimizer's states and the cache of drawn answers are counted by arithmetic.
     """
@@ -95,16 +100,21 @@ def footprint(config: CanaryConfig, folder: Path, device: Device) -> Footprint:
         if reference is not None:
             _put_on_cpu(reference)
         trained = [item for item in module.parameters() if item.requires_grad]
-        saved = _saved_by_quantization(config, module)
+        saved = _saved_by_quantization(_quantized(config, folder), module)
         gradients = _size(trained)
         optimizer = _states(config, trained)
         weights = _bytes(module) - saved
         frozen = _bytes(reference) if reference is not None else 0
         resting = living.now
         living.peak = resting
-        with _precision(device):
-            loss, logits = _step(config, module, reference)
-        loss.backward()
+        try:
+            with _precision(device):
+                loss, logits = _step(config, module, reference)
+            loss.backward()
+        except Exception as error:
+            raise SetupError(
+                f"a step of the model in {folder} cannot be counted without its weights: {first_line(error)}"
+            ) from error
         # The gradients exist at the end of backward, and are part of its peak.
         held = living.peak - resting
         after = gradients + _largest(trained)
@@ -128,13 +138,16 @@ def footprint(config: CanaryConfig, folder: Path, device: Device) -> Footprint:
 def _model(config: CanaryConfig, folder: Path, device: Device) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
-    settings = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    options = loading_options(config, device)
-    if config.algo.head == "score":
-        settings.num_labels = 1
-        settings.pad_token_id = 0
-        return AutoModelForSequenceClassification.from_config(settings, **options)
-    return AutoModelForCausalLM.from_config(settings, **options)
+    scores = config.algo.head == "score"
+    kind: Any = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
+    try:
+        settings = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        if scores:
+            settings.num_labels = 1
+            settings.pad_token_id = 0
+        return kind.from_config(settings, **loading_options(config, device))
+    except Exception as error:
+        raise unfit(folder, config, error) from error
 
 
 def _reference_and_module(config: CanaryConfig, model: Any) -> tuple[Any, Any]:
@@ -196,6 +209,9 @@ def _operators(model: Any, device: Device) -> Iterator[None]:
                 if hasattr(kernels, name):
                     patched.enter_context(patch.object(kernels, name, lambda *_, **__: None))
             patched.enter_context(patch.object(torch.nn.functional, "dropout", _fused_dropout))
+        experts = import_module("transformers.integrations.moe") if find_spec("transformers.integrations.moe") else None
+        if hasattr(experts, "_can_use_grouped_mm"):  # torch's own product of groups has shapes for bf16 alone
+            patched.enter_context(patch.object(experts, "_can_use_grouped_mm", lambda *_: False))
         yield
 
 
@@ -288,8 +304,13 @@ def _drawing(config: CanaryConfig, module: Any, device: Device) -> tuple[int, in
     return cache, 3 * rows * settings.vocab_size * 4
 
 
-def _saved_by_quantization(config: CanaryConfig, module: Any) -> int:
-    each = QUANTIZED.get(config.quantization.name)
+def _quantized(config: CanaryConfig, folder: Path) -> str:
+    """How frozen weights are kept: as asked for, else as they are in the files."""
+    return config.quantization.name if config.quantization.name != "none" else stored(read_config(folder))
+
+
+def _saved_by_quantization(kind: str, module: Any) -> int:
+    each = QUANTIZED.get(kind)
     if each is None:
         return 0
     saved = 0.0

@@ -58,6 +58,12 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
+def unfit(folder: Path, config: CanaryConfig, error: Exception) -> SetupError:
+    """What to say of a folder from which Transformers makes no model of the kind that is trained."""
+    wanted = "sequence classifier" if config.algo.head == "score" else "causal language model"
+    return SetupError(f"{folder} holds no {wanted} that can be loaded: {first_line(error)}")
+
+
 def load_model(
     config: CanaryConfig, folder: Path, tokenizer: Any, device: Device, *, inspect_only: bool = False
 ) -> PreTrainedModel:
@@ -91,8 +97,9 @@ def load_model(
             with quiet(scores):
                 model, info = kind.from_pretrained(folder, output_loading_info=True, trust_remote_code=False, **options)
     except Exception as error:
-        wanted = "sequence classifier" if scores else "causal language model"
-        raise SetupError(f"{folder} holds no {wanted} that can be loaded: {first_line(error)}") from error
+        raise unfit(folder, config, error) from error
+    if config.adapter.name == "full" and getattr(model, "is_quantized", False):
+        raise SetupError(f"{folder} holds quantized weights, which take no gradient; expected adapter=lora")
     keep_trainable(model)
     if absent := sorted(name for name in info["missing_keys"] if not (scores and name in HEADS)):
         raise SetupError(f"{folder} lacks {len(absent)} weights (first: {absent[0]}); expected a whole language model")

@@ -6,9 +6,11 @@ import json
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+from training import quantization
 from training.assets import tiny
-from training.config import ModelConfig
+from training.config import AdapterConfig, ModelConfig
 from training.errors import SetupError, first_line
 from training.hub import MODEL_PATTERNS, TOKENIZER_FILES, Repository, locate, missing_model_files
 
@@ -21,13 +23,16 @@ def model_folder(model: ModelConfig) -> Path:
     return SOURCES[model.source](model)
 
 
-def check(model: ModelConfig) -> None:
-    """Raise SetupError unless the model can be loaded; imports no torch, fetches hub files that are missing."""
+def check(model: ModelConfig, adapter: AdapterConfig) -> None:
+    """Raise SetupError unless the model can be loaded and trained so; imports no torch, fetches hub files that are
+    missing."""
     template_of(model)
     if model.source == "embedded":
         tiny.check_tiny_model()
     else:
-        refuse_own_code(model_folder(model), f"model={model.name}")
+        folder = model_folder(model)
+        refuse_own_code(folder, f"model={model.name}")
+        quantization.check_stored(read_config(folder), adapter, f"model={model.name}")
 
 
 def template_of(model: ModelConfig) -> str:
@@ -45,7 +50,7 @@ def template_of(model: ModelConfig) -> str:
 def refuse_own_code(folder: Path, asked_by: str) -> None:
     """Raise SetupError for a model that only code in its own folder can load: a canary never runs such code. A kind
     that Transformers knows is loaded as that kind, whatever code lies beside it."""
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = read_config(folder)
     home = find_spec("transformers")
     kinds = Path(next(iter(home.submodule_search_locations or ()))) / "models" if home else folder
     kind = str(config.get("model_type", ""))
@@ -79,7 +84,7 @@ def positions(model: ModelConfig) -> int | None:
     """The maximum number of tokens that the model takes, or None if its config does not say; imports no torch."""
     if model.source == "embedded":
         return int(tiny.ARCHITECTURE["max_position_embeddings"])
-    config = json.loads((model_folder(model) / "config.json").read_text(encoding="utf-8"))
+    config = read_config(model_folder(model))
     found = config.get("max_position_embeddings", config.get("n_positions"))
     return found if isinstance(found, int) else None
 
@@ -118,14 +123,21 @@ def _from_folder(model: ModelConfig) -> Path:
         raise SetupError(
             f"model.path={model.path} lacks {', '.join(lacks)}; expected a folder that save_pretrained wrote"
         )
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise SetupError(f"{folder / 'config.json'} is not JSON ({error}); expected a Transformers config") from error
-    if "model_type" not in config:
-        raise SetupError(f"{folder / 'config.json'} has no model_type; expected a Transformers config")
+    read_config(folder)
     _check_files(folder)
     return folder
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """What the folder's config.json says. Raises SetupError unless it is that of a Transformers model."""
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SetupError(f"{path} is not JSON ({first_line(error)}); expected a Transformers config") from error
+    if not isinstance(config, dict) or "model_type" not in config:
+        raise SetupError(f"{path} has no model_type; expected a Transformers config")
+    return config
 
 
 def _check_files(folder: Path) -> None:

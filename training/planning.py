@@ -20,7 +20,7 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.loading import collect_seldom, quiet_4_bit
 from canary_mlflow.schemas import stamped
 from canary_mlflow.shown import echo_lines, json_text
-from training import devices, models
+from training import devices, models, quantization
 from training.command_line import expand, parse
 from training.compose import check, register_schemas
 from training.config import CanaryConfig, ModelConfig
@@ -54,6 +54,8 @@ def plan(words: Sequence[str], *, as_json: bool = False) -> int:
         raise UsageError("canary plan: expected key=value words for one configuration, as `canary run` takes them")
     (config,) = check(line)
     folder = config_folder(config.model)
+    models.refuse_own_code(folder, f"model={config.model.name}")
+    quantization.check_stored(models.read_config(folder), config.adapter, f"model={config.model.name}")
     devices.check(config.hardware)
     quiet_4_bit()
     from training.footprint import footprint  # torch

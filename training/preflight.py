@@ -33,7 +33,7 @@ def preflight(config: CanaryConfig, *, here: bool = True) -> None:
     quantization.check(config.quantization, config.adapter)
     memory.check(config)
     datasets.check(config)
-    models.check(config.model)
+    models.check(config.model, config.adapter)
     _check_fit(config)
     for reward in config.algo.scored_by():
         if reward.kind == "model":

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from training.config import AdapterConfig, QuantizationConfig
 from training.errors import SetupError
@@ -30,6 +30,24 @@ def check(quantization: QuantizationConfig, adapter: AdapterConfig) -> None:
     if find_spec("bitsandbytes") is None:
         raise SetupError(
             f"quantization={name} needs the package bitsandbytes, which is not installed; pip install bitsandbytes"
+        )
+
+
+def stored(settings: Mapping[str, Any]) -> str:
+    """How a model's own files keep its weights, by its config.json: as one of QUANTIZATIONS, or the method's name."""
+    own = settings.get("quantization_config") or {}
+    method = str(own.get("quant_method", "none"))
+    if method != "bitsandbytes":
+        return method
+    return "int8" if own.get("load_in_8bit") else "nf4"
+
+
+def check_stored(settings: Mapping[str, Any], adapter: AdapterConfig, asked_by: str) -> None:
+    """Raise SetupError if all of the weights are to be trained that bitsandbytes has quantized."""
+    kept = stored(settings)
+    if adapter.name == "full" and kept in QUANTIZATIONS and kept != "none":
+        raise SetupError(
+            f"{asked_by}: its files hold weights quantized to {kept}, which take no gradient; expected adapter=lora"
         )
 
 

@@ -83,6 +83,53 @@ def test_what_cannot_fit_is_refused_with_keys_that_take_less(
     assert "memory=saving, adapter=lora" in said[0]
 
 
+LLAMA = {
+    "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512,
+}  # fmt: skip
+NO_MODEL = {
+    "null": (None, "has no model_type"),
+    "no causal one": ({"model_type": "t5"}, "holds no causal language model that can be loaded"),
+    "unknown": ({**LLAMA, "model_type": "unheard-of"}, "holds no causal language model that can be loaded"),
+    "a text for a number": ({**LLAMA, "hidden_size": "64"}, "expected int, got str"),
+    "its own code": ({**LLAMA, "model_type": "own", "auto_map": {"AutoConfig": "own.Config"}}, "needs its own code"),
+    "quantized": (
+        {**LLAMA, "quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}},
+        "its files hold weights quantized to nf4, which take no gradient; expected adapter=lora",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NO_MODEL)
+def test_a_model_that_cannot_be_trained_is_refused_in_one_line(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written, expected = NO_MODEL[name]
+    (tmp_path / "config.json").write_text(json.dumps(written))
+    assert planning.main(["algo=sft", "model=local", f"model.path={tmp_path}"]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert expected in said
+
+
+def test_weights_that_are_stored_quantized_count_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("algo=sft", "adapter=lora", "model=local", f"model.path={tmp_path}")
+    weights = []
+    for how in ({}, {"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}):
+        (tmp_path / "config.json").write_text(json.dumps({**LLAMA, **how}))
+        weights.append(planned(capsys, *words)["weights"])
+    in_linear_layers = 2 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 128)
+    assert weights[0] - weights[1] == 3 * in_linear_layers  # a byte each in place of four
+
+
+def test_all_experts_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 16}
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, **own, "model_type": "qwen3_moe"}))
+    found = planned(capsys, "algo=sft", "model=local", f"model.path={tmp_path}")
+    assert found["weights"] == pytest.approx(4 * found["parameters"], rel=0.001)
+    assert found["parameters"] > 2 * 8 * 3 * 64 * 32
+    assert found["activations"] > 0
+
+
 ON_H200 = [  # MiB that torch's allocator gave out at most on an H200: benchmarks/memory_on_card.py, 2026-11-26
     ("dpo", QWEN_HALF, (), 12440),
     pytest.param("sft", QWEN_HALF, (), 10410, marks=pytest.mark.full),
