@@ -33,7 +33,7 @@ class Stopped(RuntimeError):
 
 
 def first_line(error: Exception) -> str:
-    """The first line of a library's error, without the advice that follows; the error's type if it has no message. If it
-    ends with a colon, the next one too."""
+    """The first line of a library's error, without the advice that follows, and the second if the first ends with a
+    colon; the error's type if it has no message."""
     first, *rest = str(error).strip().splitlines() or [type(error).__name__]
     return f"{first} {rest[0].strip() if first.endswith(':') and rest else ''}".strip()[:200]
