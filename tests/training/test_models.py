@@ -187,7 +187,8 @@ def test_a_missing_shard_is_named(folder, refusal):
 
 
 @pytest.mark.parametrize(
-    ("content", "expected"), [("{not json", "is not JSON"), *((one, "has no model_type") for one in ("{}", "[]", "null"))]
+    ("content", "expected"),
+    [("{not json", "is not JSON"), *((one, "has no model_type") for one in ("{}", "[]", "null"))],
 )
 def test_a_config_that_is_none_is_said(folder, content, expected, refusal):
     (folder / "config.json").write_text(content)
