@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from gates.facts.differences import CONFIGURATION, PACKAGES, differences
 from gates.facts.draws import TOKENS
-from gates.facts.exact import FACTS, bare, covers, deciding, variant_of
+from gates.facts.exact import FACTS, REWARDS, bare, covers, deciding, variant_of
 from gates.facts.purpose import may_explain
 from gates.model.policy import Policy
 from gates.model.records import Run
@@ -19,12 +19,14 @@ from gates.model.verdict import Check, CheckOutcome, Difference, ReasonCode, har
 from gates.model.wording import around_difference, listed, told_apart
 
 NAMES = {
+    "data.held_out_trained": "held-out rows that are trained on",
     "data.rows": "rows trained on",
     "first.labels": "labels of the first step",
     "first.loss.1": "first loss",
     **{f"first.loss.{step}": f"loss of step {step}" for step in (2, 3)},
     "first.grad_norm.1": "first gradient norm",
     **{f"first.grad_norm.{step}": f"gradient norm of step {step}" for step in (2, 3)},
+    **{f"first.{name}.{step}": f"{name.partition('_')[0]} of step {step}" for name in REWARDS for step in (1, 2, 3)},
     "first.tokens": "tokens of the first step",
     "training.groups": "the optimizer's groups",
     "parameters.dtype": "types of the parameters",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from gates.model.paradigm import Paradigm, paradigm_of
 from gates.model.records import Run
 from gates.model.sides import same_tokens
 from gates.model.verdict import Difference
 
 ORDER = "data.order."
 """In which order a trainer is given the rows of a column, from which follows what each step is about."""
+LEAKED = "data.held_out_trained"
+"""How many held-out rows are trained on: with more of them an evaluation means less."""
 TOKENS = "first.tokens"
 
 
@@ -47,3 +50,8 @@ def _knows_its_data(run: Run) -> bool:
         (key.startswith("data") and "digest" in key) or (key == "train_data" and ", " in value)
         for key, value in run.workload.items()
     )
+
+
+def reinforces(run: Run) -> bool:
+    """Whether it learns from answers that it draws itself."""
+    return paradigm_of(run.workload.get("algo", ""), run.series) is Paradigm.REINFORCEMENT

@@ -8,11 +8,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from gates.facts.draws import ORDER, draws_explain, of_same_rows, shuffled_otherwise
+from gates.facts.draws import LEAKED, ORDER, draws_explain, of_same_rows, reinforces, shuffled_otherwise
 from gates.facts.layer_drift import GROUP as DRIFT
 from gates.facts.purpose import may_explain
 from gates.facts.work import WORK
-from gates.model.paradigm import Paradigm, paradigm_of
 from gates.model.records import Run
 from gates.model.sides import ABSENT
 from gates.model.verdict import Difference
@@ -26,7 +25,8 @@ SEEDED = (FIRST, "labels.", ORDER)
 """Follows from the seed, so it is compared between runs of one seed alone."""
 
 STEPS = 3
-SERIES = ("loss", "grad_norm")
+REWARDS = ("reward_mean", "score_mean")
+SERIES = ("loss", "grad_norm", *REWARDS)
 DEFAULTS = "defaults."
 """Arguments that nobody gave; compared with the same argument of the other side, where that has it too."""
 
@@ -63,10 +63,8 @@ def facts_of(run: Run) -> dict[str, str]:
     found = {key: value for key, value in run.facts.items() if not bare(key).startswith(DEFAULTS)}
     for name in SERIES:
         series = run.series.get(name)
-        first = (
-            () if series is None else zip(series.steps[:STEPS].tolist(), series.values[:STEPS].tolist(), strict=True)
-        )
-        found |= {f"{FIRST}{name}.{step}": repr(float(value)) for step, value in first if 1 <= step <= STEPS}
+        rows = {} if series is None else dict(zip(series.steps[:STEPS], series.values[:STEPS], strict=True))
+        found |= {f"{FIRST}{name}.{step}": repr(float(value)) for step, value in rows.items() if 1 <= step <= STEPS}
     return found
 
 
@@ -82,7 +80,8 @@ def fact_differences(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[
     flipped = usual[0].keys() & usual[1].keys()
     groups = {_group(key) for key in left} & {_group(key) for key in right}
     runs = [run for run in (*baseline, *candidate) if run.facts]
-    scale = float(any(map(_reinforces, runs)))  # a policy gradient's loss sums terms of size 1 and either sign
+    scale = float(any(map(reinforces, runs)))  # a policy gradient's loss sums terms of size 1 and either sign
+    answered = ("labels.",) * bool(scale)  # of the model's own answers, which follow from every update before
     found = [
         _difference(
             key,
@@ -91,7 +90,7 @@ def fact_differences(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[
             (_rounding_of(key, runs), scale),
         )
         for key in sorted(left.keys() | right.keys() | flipped)
-        if _group(key) in groups and not bare(key).startswith(NOT_EXACT) and not _new(key, left, usual[0])
+        if _group(key) in groups and not bare(key).startswith((*NOT_EXACT, *answered)) and not _new(key, left, usual[0])
     ]
     return sorted((one for one in found if one is not None), key=lambda one: (_rank(one), one.key))
 
@@ -297,8 +296,8 @@ def _rounding(run: Run, variant: str) -> float:
 
 
 def _rank(one: Difference) -> tuple[bool, bool, bool]:
-    leads = bare(one.key).startswith(ORDER) or any(kind(one) for kind in OF_EQUAL_DATA)
-    return one.rounding, not leads, not bare(one.key).startswith((ORDER, FIRST))
+    leads = bare(one.key).startswith((ORDER, LEAKED)) or any(kind(one) for kind in OF_EQUAL_DATA)
+    return one.rounding, not leads, not bare(one.key).startswith((ORDER, LEAKED, FIRST))
 
 
 def _trains_less(one: Difference) -> bool:
@@ -326,7 +325,7 @@ def _other_tokens_or_loss(one: Difference) -> bool:
     tokens = key == "data.rows" or key.startswith(
         ("data.tokens.", "first.tokens", "first.labels", "labels.", "evaluated.")
     )
-    return tokens or key == f"{FIRST}loss.1"
+    return tokens or key in {f"{FIRST}{name}.1" for name in ("loss", *REWARDS)}
 
 
 def _other_gradient(one: Difference) -> bool:
@@ -397,8 +396,4 @@ def _all_same(key: str, known: Sequence[tuple[str, str]], now: Sequence[tuple[st
 def _samples_by_rounding(key: str, run: Run) -> bool:
     """Whether rounding, or a GPU that adds in any order, may draw another token, after which everything differs."""
     steady = _rounding(run, variant_of(key)) <= ROUNDING["fp32"] and run.hardware.get("backend") == "cpu"
-    return not steady and _reinforces(run)
-
-
-def _reinforces(run: Run) -> bool:
-    return paradigm_of(run.workload.get("algo", ""), run.series) is Paradigm.REINFORCEMENT
+    return not steady and reinforces(run)

@@ -24,7 +24,7 @@ _EXPLAINED_BY = (
     (("parameters.trainable", "outcome.trainable"), {WEIGHTS}),
     (("evaluated.weights",), {NUMBERS, WEIGHTS, ANYTHING}),
     (("first.tokens", "first.labels", "labels.", "data.", "evaluated."), {WEIGHTS, ANYTHING}),
-    (("first.loss.1",), {NUMBERS, WEIGHTS, ANYTHING}),
+    (("first.loss.1", "first.reward_mean.1", "first.score_mean.1"), {NUMBERS, WEIGHTS, ANYTHING}),
     (("",), {UPDATES, NUMBERS, WEIGHTS, ANYTHING}),
 )
 """Beginnings of facts → the kinds of settings that may explain them; the first line counts. What trains follows from

@@ -19,7 +19,7 @@ from tiny_trainers import sft
 
 from canary_mlflow import CanaryCallback, session
 from canary_mlflow.cli import canary
-from canary_mlflow.tracking.describing.data_facts import tokens_in
+from canary_mlflow.tracking.describing.data_facts import held_out_trained, tokens_in
 from canary_mlflow.tracking.describing.fact_tags import LONGEST_TAG, facts_in, to_tags
 from canary_mlflow.tracking.probes.facts import groups_of
 from canary_mlflow.tracking.reading.histories import session_runs
@@ -356,6 +356,13 @@ def test_prepared_labels_and_masks_are_counted_of_both_sets() -> None:
     counts = {key: value.partition(" ")[0] for key, value in found.items()}
     of_both = {"input_ids": "3", "labels": "2", "completion_mask": "1"}
     assert counts == {f"tokens.{part}{key}": count for part in ("", "held_out.") for key, count in of_both.items()}
+
+
+def test_held_out_rows_that_are_trained_on_are_counted_by_all_their_tokens() -> None:
+    train = Dataset.from_dict({"prompt_ids": [[1], [2], [3]], "chosen_ids": [[7], [8], [9]]})
+    held_out = Dataset.from_dict({"prompt_ids": [[1], [2], [1]], "chosen_ids": [[7], [7], [7]], "labels": [[1]] * 3})
+    assert held_out_trained(train, held_out) == {"held_out_trained": 2}
+    assert held_out_trained(train, None) == held_out_trained(train, {"docs": held_out}) == {}
 
 
 def test_a_change_of_the_configuration_is_shown_and_blocks_nothing(told: Any) -> None:

@@ -11,6 +11,7 @@ from verdicts import check
 
 from canary_mlflow.pages.side_by_side import side_by_side
 from gates import CheckOutcome, Outcome, ReasonCode, Run, Version, judge
+from gates.facts.check import said
 from gates.facts.differences import differences
 from gates.facts.draws import TOKENS
 from gates.facts.exact import FACTS, covers
@@ -260,15 +261,15 @@ def test_labels_follow_from_the_seed_and_count_beside_it_alone(
 
 
 def test_first_steps_that_are_not_compared_are_said(smoke: Any, side: Any, recorded: Any) -> None:
-    def said(baseline: Version, candidate: Version) -> str:
+    def told(baseline: Version, candidate: Version) -> str:
         return " ".join(note for note in judge(smoke, baseline, candidate).notes if "not compared" in note)
 
-    assert said(side("a"), side("b")) == ""
-    assert said(side("a"), side("b", range(3, 6))).endswith("are not compared: no seed in common")
+    assert told(side("a"), side("b")) == ""
+    assert told(side("a"), side("b", range(3, 6))).endswith("are not compared: no seed in common")
     twice = replace(side("b"), runs=(*side("b").runs, recorded("again", 0, loss=5.5)))
-    assert said(side("a"), twice) == "not compared, as runs of one seed and side differ: first.loss.1"
+    assert told(side("a"), twice) == "not compared, as runs of one seed and side differ: first.loss.1"
     fresh = replace(side("a"), fresh=(recorded("fresh", 0, loss=7.0), recorded("fresh", 1, loss=8.0)))
-    assert said(fresh, side("b")) == ""  # stored runs of these seeds do not count
+    assert told(fresh, side("b")) == ""  # stored runs of these seeds do not count
 
 
 def test_rows_that_are_drawn_by_another_data_seed_have_other_first_steps(smoke: Any, side: Any) -> None:
@@ -377,6 +378,33 @@ def test_sampled_answers_decide_where_no_rounding_draws_others(
     assert (check_or_none(verdict) is not None, "first.loss.1" in facts_in(verdict)) == (bool(blocks), True)
     near = judge(smoke, side("a", loss=2e-9, **how), side("b", loss=-3e-9, **how))  # a sum of both signs
     assert facts_in(near)["first.loss.1"].rounding
+
+
+def test_a_leak_is_named_first_where_the_data_are_others_too(smoke: Any, side: Any) -> None:
+    other = {"facts": {"data.held_out_trained": "64"}, "workload": {**WORK, "data_digest": "cd34"}}
+    leaked = judge(smoke, side("a", facts={"data.held_out_trained": "0"}), side("b", **other, loss=9.0))
+    assert leaked.outcome is Outcome.INCONCLUSIVE
+    assert said(next(iter(facts_in(leaked).values()))) == "held-out rows that are trained on 0 → 64"
+
+
+def paid(version: Version, reward: float) -> Version:
+    """The version with answers that earn another reward at each step."""
+
+    def earning(run: Run) -> Run:
+        loss = run.series["loss"]
+        return replace(run, series={**run.series, "reward_mean": replace(loss, values=loss.values * 0 + reward)})
+
+    return replace(version, runs=tuple(map(earning, version.runs)))
+
+
+def test_the_first_answers_earn_what_they_did_and_later_ones_may_be_others(smoke: Any, side: Any) -> None:
+    """A reward on another scale, in a training that goes on as before: what it earns is no better."""
+    how = {"workload": {**WORK, "algo": "grpo"}, "hardware": {"backend": "cpu"}}
+    before = paid(side("a", **how, facts={"labels.trained": "900"}), -29.0)
+    scaled = judge(smoke, before, paid(side("b", **how, facts={"labels.trained": "900"}), -2.9))
+    assert "reward of step 1 -29 → -2.9 (0.1 times)" in check(scaled, FACTS).reason
+    other = judge(smoke, before, paid(side("b", **how, facts={"labels.trained": "870"}), -29.0))
+    assert (other.outcome, check(other, FACTS).outcome) == (Outcome.PASS, CheckOutcome.PASS), "its own answers"
 
 
 def test_a_policy_can_switch_it_off(smoke_with: Any, side: Any) -> None:

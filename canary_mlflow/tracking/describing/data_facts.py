@@ -87,6 +87,26 @@ def tokens_in(data: Any, name: str = "tokens", order: str = "") -> dict[str, str
     return {f"{name}.{column}": str(one) for column, one in found.items()} | said
 
 
+def held_out_trained(train: Any, held_out: Any) -> dict[str, int]:
+    """How many held-out rows are also trained on, by their token ids: their evaluation is none of what a model has not
+    seen. {} if that cannot be read."""
+    sets = [getattr(data, "features", None) or {} for data in (train, held_out)]
+    shared = sorted(sets[0].keys() & sets[1].keys())
+    columns = [column for column in shared if column.endswith("ids") and _holds_tokens(column, sets[0][column])]
+    if not columns or max(len(train), len(held_out)) > MOST_ROWS:
+        return {}
+    rows = [*_digests(held_out, columns)]
+    seen = set(rows).intersection(_digests(train, columns))
+    return {"held_out_trained": sum(row in seen for row in rows)}
+
+
+def _digests(data: Any, columns: list[str]) -> Iterator[bytes]:
+    """A digest of each row's token ids."""
+    for batch in data.select_columns(columns).with_format("arrow").iter(batch_size=BATCH):
+        parts = (Tokens().add(batch.column(column).combine_chunks()) for column in columns)
+        yield from map(b"".join, zip(*parts, strict=True))
+
+
 def _holds_tokens(column: str, feature: Any) -> bool:
     """Whether each row of the column is a list of numbers for tokens, by its name and kind."""
     kind = str(getattr(getattr(feature, "feature", None), "dtype", ""))
@@ -102,17 +122,19 @@ class Tokens:
         self.order = hashlib.sha256()
         self._without = without
 
-    def add(self, lists: Any) -> None:
-        """Add more rows; a missing row has no tokens."""
+    def add(self, lists: Any) -> list[bytes]:
+        """Add more rows, and return a digest of each; a missing row has no tokens."""
         lengths = lists.value_lengths().fill_null(0).to_pylist()
-        ids, at = lists.flatten().to_numpy(zero_copy_only=False).astype("<i4"), 0
+        ids, at, rows = lists.flatten().to_numpy(zero_copy_only=False).astype("<i4"), 0, []
         for length in lengths:
             row = hashlib.sha256(ids[at : at + length].tobytes()).digest()[:16]
             self.total += int.from_bytes(row, "big")
             self.order.update(row)
+            rows.append(row)
             at += length
         self.count += at if self._without is None else int((ids[:at] != self._without).sum())
         self.rows, self.longest = self.rows + len(lengths), max(self.longest, *lengths, 0)
+        return rows
 
     def __str__(self) -> str:
         digest = f"{self.total % 16**DIGITS:0{DIGITS}x}"
