@@ -24,6 +24,7 @@ from gates.model.wording import counted
 
 # What tells of a training; also whether it goes on: a reward is one and the same in all passes over a batch.
 _LEARNED = ("reward_mean", "score_mean", "loss", "policy_loss", "reward_margin")
+_REWARDS = {"reward_mean", "score_mean"}
 _EVALUATED = {"eval_loss", "eval_reward"}  # all that a script may say that evaluates after each epoch
 LEAST = 5  # lines; fewer are a report rather than a log
 _PASSES = 12  # lines of a training; epochs that begin again sooner may be PPO's passes over a batch
@@ -54,6 +55,11 @@ class _Line(NamedTuple):
     epoch: int | None
     step: int | None
     pairs: dict[str, float]
+
+
+class _Heading(NamedTuple):
+    number: int  # among the lines that say a step and no metric
+    step: int
 
 
 def read_script_lines(path: Path, lines: Iterable[str], notes: list[str]) -> History | None:
@@ -87,14 +93,19 @@ def read_script_lines(path: Path, lines: Iterable[str], notes: list[str]) -> His
 
 
 def _forms(path: Path, lines: Iterable[str]) -> dict[tuple[str, ...], list[_Line]]:
-    """The lines by the names in them."""
+    """The lines by the names in them. What a step's heading, written again, repeats is one: each group of answers may
+    begin with it and what the step had."""
     forms: dict[tuple[str, ...], list[_Line]] = {}
-    for number, (line, pairs) in enumerate(_telling(lines), 1):
+    headed: dict[tuple[str, ...], _Heading] = {}
+    for number, (line, heading, pairs) in enumerate(_telling(lines), 1):
         if number > MAX_ROWS:
             raise too_many_rows(path)
-        rows = forms.setdefault(tuple(pairs), [])
+        names = tuple(pairs)
+        rows, before = forms.setdefault(names, []), headed.get(names, heading)
+        headed[names] = heading
         bar = _BAR.search(line)
-        if not (bar and rows and rows[-1].pairs == pairs):
+        again = bar or (heading.step == before.step and heading.number != before.number)
+        if not (again and rows and rows[-1].pairs == pairs):
             rows.append(_Line(number, _count(_EPOCH.search(line)), _count(bar or _STEP.search(line)), pairs))
     return _alike(forms)
 
@@ -120,8 +131,20 @@ def _is_known(name: str) -> bool:
 
 def _chosen(forms: Mapping[tuple[str, ...], list[_Line]]) -> list[_Line]:
     """The lines of the form that tells of the training; of an evaluation if none does often enough."""
-    form = _usual(_with(set(_LEARNED), forms))
+    form = _usual(_of_steps(_with(set(_LEARNED), forms)))
     return form if len(form) >= LEAST else _usual(_with(_EVALUATED, forms)) or form
+
+
+def _of_steps(forms: list[list[_Line]]) -> list[list[_Line]]:
+    """The forms, without those that say one answer's reward and no step, where another says the reward beside more of
+    a training: a log of answers is not one of steps."""
+    known = [{name_of_column(name) for name in form[0].pairs if _is_known(name)} for form in forms]
+    whole = [names for names, form in zip(known, forms, strict=True) if len(form) >= _PASSES]
+    return [
+        form
+        for names, form in zip(known, forms, strict=True)
+        if not (names <= _REWARDS and any(names < other for other in whole) and not _steps(form))
+    ]
 
 
 def _with(metrics: set[str], forms: Mapping[tuple[str, ...], list[_Line]]) -> list[list[_Line]]:
@@ -164,12 +187,17 @@ def _goes_on(trainings: Sequence[list[_Line]]) -> bool:
     return 2 * nearer >= len(trainings) - 1
 
 
-def _telling(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, float]]]:
-    """The lines with a metric that we know, and what each of them says."""
+def _telling(lines: Iterable[str]) -> Iterator[tuple[str, _Heading, dict[str, float]]]:
+    """The lines with a metric that we know, each with the last heading above it and what it says."""
+    heading = _Heading(0, 0)
     for line in lines:
-        pairs = _pairs(line) if len(line) <= _LONGEST else {}
+        if len(line) > _LONGEST:
+            continue
+        pairs = _pairs(line)
         if any(is_canonical(name_of_column(name)) for name in pairs):
-            yield line, pairs
+            yield line, heading, pairs
+        elif step := _STEP.search(line):
+            heading = _Heading(heading.number + 1, int(step[1]))
 
 
 def _joined(rows: list[_Line], forms: Iterable[list[_Line]]) -> list[_Line]:

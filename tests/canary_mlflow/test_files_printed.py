@@ -181,6 +181,19 @@ def test_a_script_that_only_evaluates_is_read_from_five_lines_on(tmp_path: Path)
         read_history(write(tmp_path, "b.log", "".join(lines[:4])))
 
 
+def test_answers_that_are_printed_with_their_rewards_are_no_steps(tmp_path: Path) -> None:
+    log = [
+        f"=== Step {step} | Group {group} ===\nloss={0.1 * step} grad=0.4 | reward={step / 20}\n"
+        + "".join(f"Solution {answer}: reward={answer % 2}.0 | extracted=5\n" for answer in range(8))
+        for step in range(1, 13)
+        for group in range(2)
+    ]
+    history = read_history(write(tmp_path, "generations.log", "".join(log)))
+    assert values(history, "reward_mean")[:3] == [0.05, 0.1, 0.15]
+    answers = "".join(line for one in log for line in one.splitlines(keepends=True)[2:])
+    assert len(values(read_history(write(tmp_path, "answers.log", answers)), "reward_mean")) == 192, "nothing else"
+
+
 def test_the_longest_of_the_trainings_that_were_printed_is_read(tmp_path: Path) -> None:
     """One script may train several models; what is measured after a training belongs to it."""
 
