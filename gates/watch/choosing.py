@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from gates.watch.band import Band, BandDeviation
 from gates.watch.ceilings import Ceiling
 from gates.watch.drift import Drift
-from gates.watch.facts import Capped, NanGradients, NonFinite, Shrunk, ZeroLoss
+from gates.watch.facts import Capped, Grown, NanGradients, NonFinite, Shrunk, ZeroLoss
 from gates.watch.learning import Flat, Gradients, NoGainInReward, StaysZero
 from gates.watch.loss import LossRise, RewardFall
 from gates.watch.policy import WatchPolicy
@@ -121,7 +121,7 @@ _RULES: dict[str, Callable[[Situation], list[Detector]]] = {
     "kl": lambda run: [StaysZero(run.policy.facts, Level.CRITICAL, run.outcome)] if run.rl else [],
     "learning_rate": lambda run: [StaysZero(run.policy.facts, Level.STOP)],
     "zero_spread_share": _spread,
-    "response_length": lambda run: [Shrunk(run.policy.facts, run.outcome)] if run.rl else [],
+    "response_length": lambda run: [kind(run.policy.facts, run.outcome) for kind in (Shrunk, Grown) if run.rl],
     "truncated_share": lambda run: [Capped(run.policy.facts, run.stuck, run.outcome)],
     "reward_mean": _reward("reward_mean"),
     "score_mean": _reward("score_mean"),

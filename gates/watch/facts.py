@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections import deque
 
 from gates.model.wording import figure
@@ -125,21 +126,16 @@ class ZeroLoss(Detector):
         return Detection(Level.STOP, f"exactly 0 in {self._zeros} rows in a row, {figure(before)} before")
 
 
-class Shrunk(Detector):
-    """The answers have shrunk to next to nothing, and no reward stands above its beginning.
+class _Length(Detector):
+    """The length of the answers over `capped_rows`, where no reward stands above its beginning: to learn to answer
+    briefly, or at length, is no failure."""
 
-    A policy that pays for each token by its distance from the reference ends its answers at once. To learn to answer
-    briefly is no failure: the reward has risen.
-    """
-
-    rule = "length_collapse"
-    __slots__ = ("_longest", "_outcome", "_recent", "_share")
+    __slots__ = ("_outcome", "_recent", "_share")
 
     def __init__(self, rules: FactRules, outcome: Outcome) -> None:
         self._share = rules.shrunk_share
         self._outcome = outcome
         self._recent: deque[float] = deque(maxlen=rules.capped_rows)
-        self._longest = 0.0
 
     def update(self, step: int, value: float) -> Detection | None:
         recent = self._recent
@@ -147,12 +143,48 @@ class Shrunk(Detector):
         if len(recent) < (recent.maxlen or 0):
             return None
         level = sum(recent) / len(recent)
+        before = self._left(level)
+        if before is None or self._outcome.ahead:
+            return None
+        seen = f"{figure(level)} tokens long (last {len(recent)} rows), {figure(before)} before"
+        return Detection(Level.CRITICAL, seen)
+
+    @abstractmethod
+    def _left(self, level: float) -> float | None:
+        """The length from which the answers have come too far to be at this one; None if they have not."""
+
+
+class Shrunk(_Length):
+    """The answers have shrunk to next to nothing: a policy that pays for each token by its distance from the reference
+    ends its answers at once."""
+
+    rule = "length_collapse"
+    __slots__ = ("_longest",)
+
+    def __init__(self, rules: FactRules, outcome: Outcome) -> None:
+        super().__init__(rules, outcome)
+        self._longest = 0.0
+
+    def _left(self, level: float) -> float | None:
         if level > self._longest:
             self._longest = level
-        if level > self._share * self._longest or self._outcome.ahead:
-            return None
-        seen = f"{figure(level)} tokens long (last {len(recent)} rows), {figure(self._longest)} before"
-        return Detection(Level.CRITICAL, seen)
+        return self._longest if level <= self._share * self._longest else None
+
+
+class Grown(_Length):
+    """The answers run on: they are many times as long as at the beginning. The length limit may be far away."""
+
+    rule = "length_runaway"
+    __slots__ = ("_first",)
+
+    def __init__(self, rules: FactRules, outcome: Outcome) -> None:
+        super().__init__(rules, outcome)
+        self._first: float | None = None
+
+    def _left(self, level: float) -> float | None:
+        if self._first is None:
+            self._first = max(level, 1.0)
+        return self._first if self._first <= self._share * level else None
 
 
 class Capped(Detector):

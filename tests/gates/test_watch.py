@@ -293,6 +293,16 @@ FACTS: list[tuple[str, Rows, list[tuple[int, str, str, str]]]] = [
         [],
     ),
     (
+        "answers that run on, long before their limit, while the reward stays where it was",
+        [{"response_length": 100.0 * 1.15**row, "reward_mean": 0.5 + 0.1 * (row % 3)} for row in range(30)],
+        [(25, "CRITICAL", "response_length", "length_runaway")],
+    ),
+    (
+        "answers that become long as the reward rises",
+        [{"response_length": 100.0 * 1.15**row, "reward_mean": 0.1 * row} for row in range(30)],
+        [],
+    ),
+    (
         "a policy that is not trained yet",
         constant(5, policy_loss=NAN, kl=NAN, value_loss=1.0) + constant(20, policy_loss=0.1, kl=0.1, value_loss=1.0),
         [(1, "WARN", "policy_loss", "nonfinite"), (1, "WARN", "kl", "nonfinite")],
