@@ -27,6 +27,8 @@ UNCOUNTED = "no metric counts it"
 """How the notes end on costs that no check knows of."""
 CLOCK = "clock not usable"
 """How the notes on runs begin whose clock does not count."""
+OTHER_POLICY = "policy changed since"
+"""How the note begins that says what was asked of the champion and is not asked any more."""
 _LOSSES = metrics_with("training_loss")
 
 
@@ -134,10 +136,11 @@ def _pauses(baseline: Sequence[Run], candidate: Sequence[Run]) -> Iterator[str]:
 
 
 def _paused(side: Sequence[Run]) -> Iterator[float]:
-    """Each run's share of time between its steps."""
+    """Each run's share of time between its steps, of those that note it: versions of the callback that say nothing of
+    a start note none."""
     for run in side:
         steps, pauses = (float(run.finite(name).sum()) for name in ("step_time", "pause_time"))
-        if steps + pauses > 0:
+        if steps + pauses > 0 and len(run.finite("start_time")):
             yield pauses / (steps + pauses)
 
 

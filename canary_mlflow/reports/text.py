@@ -17,7 +17,7 @@ from canary_mlflow.reports.wording import WORSE
 from canary_mlflow.shown import shown
 from gates.model.rules import Role
 from gates.model.verdict import CheckOutcome, Outcome
-from gates.notes import CLOCK, UNCOUNTED
+from gates.notes import CLOCK, OTHER_POLICY, UNCOUNTED
 
 HEADINGS = {
     "PASS": "bold green",
@@ -172,8 +172,8 @@ def left_out(rows: Sequence[wording.Row], *, brief: bool) -> Iterator[Renderable
 
 
 def rest(decision: Decision, *, brief: bool) -> Iterator[RenderableType]:
-    """What else a short report says: one line for each cause. `brief`: notes and advice are counted, but for costs that
-    nothing else tells of."""
+    """What else a short report says: one line for each cause. `brief`: notes and advice are counted, but for another
+    policy and costs that nothing else tells of."""
     said = [wording.runs_note(decision), *hard_gates(decision, names=False)]
     yield labelled("runs", "; ".join(said))
     yield from labelled_lines("also", obstacles(decision))
@@ -184,10 +184,10 @@ def rest(decision: Decision, *, brief: bool) -> Iterator[RenderableType]:
     silent = [check for check in wording.not_judged(decision) if check.role is Role.GATE]
     yield from labelled_lines("not judged", [", ".join(check.metric for check in silent)])
     others = [note for note in notes if not note.startswith(CLOCK)]
-    costs = [note for note in others if note.endswith(UNCOUNTED)]
-    others = [note for note in others if note not in costs]
-    counted = [f"{len(others)}{' more' * bool(costs)}, shown by --full"] if others else []
-    yield from labelled_lines("notes", [*costs, *(counted if brief else cut(others, SHOWN_NOTES))])
+    first = [note for note in others if note.startswith(OTHER_POLICY) or note.endswith(UNCOUNTED)]
+    others = [note for note in others if note not in first]
+    counted = [f"{len(others)}{' more' * bool(first)}, shown by --full"] if others else []
+    yield from labelled_lines("notes", [*first, *(counted if brief else cut(others, SHOWN_NOTES))])
     warned = [causes.sentence(one, explained=False) for one in causes.of_warnings(decision.warnings)]
     yield from labelled_lines("warnings", cut(warned, SHOWN_CAUSES))
 

@@ -409,6 +409,7 @@ def recorded_decision(name: str, **changes: Any) -> Decision:
 
 CLOCKS = "clock not usable: 4 of 6 runs contended (baseline seeds 0, 1; candidate seeds 0, 2: one ran a fixed kernel)"
 COST = "20.0 s of CPU time went by before the candidate's first step, 2.0 s before the baseline's: no metric counts it"
+POLICY = "policy changed since version 3 was judged: margin of step_cost 10 % → 50 %"
 CHANGED = tuple(
     Difference(key=f"train.some_long_setting_{n}", baseline="0.0002", candidate="0.002", group="configuration")
     for n in range(9)
@@ -417,19 +418,22 @@ CHANGED = tuple(
 
 @pytest.mark.parametrize("name", ["pass", "pass_much", "block_learned", "block_nan", "unclear_harm"])
 @pytest.mark.parametrize("changes", [(), CHANGED], ids=["nothing", "much"])
-@pytest.mark.parametrize("notes", [(), (CLOCKS,), (COST, CLOCKS)], ids=["quiet", "contended", "a cost"])
+@pytest.mark.parametrize(
+    "notes", [(), (CLOCKS,), (COST, CLOCKS), (POLICY,)], ids=["quiet", "contended", "a cost", "a policy"]
+)
 def test_a_verdict_and_its_cause_fit_one_screen(name: str, changes: Any, notes: Any) -> None:
     """Of recorded sessions at 100 columns: a PASS in 16 lines, others in 20, with what changed as second paragraph. A
-    cost that nothing else tells of is said even beyond these."""
+    cost that nothing else tells of is said even beyond these, and so is another policy than the champion's."""
     made = recorded_decision(name)
     judged = replace(made.verdict, differences=changes or made.verdict.differences, notes=(*made.verdict.notes, *notes))
     lines = text.render(replace(made, verdict=judged), width=100).splitlines()
-    most = {"PASS": 16, "BLOCK": 20, "INCONCLUSIVE": 20}[made.word] + 2 * (COST in notes)
+    most = {"PASS": 16, "BLOCK": 20, "INCONCLUSIVE": 20}[made.word] + 2 * (COST in notes or POLICY in notes)
     assert len(lines) <= most, "\n".join(lines)
     assert COST not in notes or "20.0 s of CPU time went by" in "\n".join(lines)
+    assert POLICY not in notes or "margin of step_cost 10 % → 50 %" in " ".join(" ".join(lines).split())
     assert lines[0].startswith(made.word)
     assert any(line.startswith("  Changed: ") for line in lines[1:6])
-    assert not notes or "clock not usable: 4 of 6 runs contended" in "\n".join(lines)
+    assert CLOCKS not in notes or "clock not usable: 4 of 6 runs contended" in "\n".join(lines)
     assert made.word != "PASS" or not any(line.startswith("  not judged  step") for line in lines)
 
 

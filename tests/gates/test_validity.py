@@ -57,8 +57,9 @@ def test_nothing_recorded_is_no_reason(smoke, make_version):
 
 
 def test_what_goes_by_between_the_steps_is_said_if_it_becomes_more(smoke, make_version):
-    def version(name, pause):
-        return make_version(name, series_={"step_time": [0.1] * 100, "pause_time": [pause] * 100})
+    def version(name, pause, start=1.0):
+        series = {"step_time": [0.1] * 100, "pause_time": [pause] * 100, "start_time": start and [start]}
+        return make_version(name, series_=series)
 
     def said(before, now):
         return [note for note in judge(smoke, version("a", before), version("b", now)).notes if "between" in note]
@@ -67,6 +68,8 @@ def test_what_goes_by_between_the_steps_is_said_if_it_becomes_more(smoke, make_v
     (note,) = said(0.0, 0.1)
     assert note.startswith("50 % of the candidate's time went by between its steps")
     assert note.endswith("0 % of the baseline's: no metric counts it")
+    earlier = version("a", 0.0, start=None)  # an earlier version of the callback measured it, and noted none
+    assert not [note for note in judge(smoke, earlier, version("b", 0.1)).notes if "between" in note]
 
 
 def others_of_its_process(run):

@@ -12,6 +12,7 @@ from canary_mlflow.policies import content_of, load_policy, policy_names
 from gates import Policy, policy_to_dict
 from gates.model.rules import Scale
 from gates.model.wording import listed
+from gates.notes import OTHER_POLICY
 
 if TYPE_CHECKING:
     from canary_mlflow.ledger.rows import Row
@@ -88,7 +89,7 @@ def changed_since(rows: Sequence[Row], now: Verdict, by: Used, *, look: bool) ->
     # Without a baseline, other overlays apply, which change roles.
     bootstrap = then.get("baseline_version") is None
     found = [what for what in differences(left, right) if not (bootstrap and what.startswith("role of "))]
-    return f"policy changed since version {verdict.version} was judged: {listed(found)}" if found else ""
+    return f"{OTHER_POLICY} version {verdict.version} was judged: {listed(found)}" if found else ""
 
 
 def verdict_of_champion(rows: Sequence[Row]) -> Row | None:
