@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from operator import attrgetter
-from statistics import mean, median
+from statistics import median
 
 from gates.evidence.clocks import Pairs
 from gates.facts.check import with_fresh
@@ -21,9 +21,7 @@ USUAL_FACTS = frozenset({"algo", "backend", "bound", "device", "model", "paradig
 """Facts that overlays may ask for even if the runs of a comparison do not record them."""
 PAUSED = 0.1
 """By how much a larger share of its time the candidate spends between the steps, from which on a reader is told."""
-STARTS = 1.5
-"""The same for the CPU time before the first step, as a factor: neighbours stretch it, and a cold disk."""
-UNCOUNTED = "no metric counts it"
+UNCOUNTED = "of that, outside_time counts what the CPU computed"
 """How the notes end on costs that no check knows of."""
 CLOCK = "clock not usable"
 """How the notes on runs begin whose clock does not count."""
@@ -42,7 +40,6 @@ def notes(baseline: Side, candidate: Side, pairs: Pairs) -> tuple[str, ...]:
         *_as_one("baseline", baseline.finished),
         *_as_one("candidate", candidate.finished),
         *_clocks(baseline.finished, candidate.finished, pairs),
-        *_starts(baseline.finished, candidate.finished),
         *_pauses(baseline.finished, candidate.finished),
         *_pairs(pairs),
         *_rows_alone(baseline.evidence, candidate.evidence),
@@ -110,20 +107,6 @@ def _clocks(baseline: Sequence[Run], candidate: Sequence[Run], pairs: Pairs) -> 
         yield f"{CLOCK}: {len(alike)} of {len(everyone)} runs {what} ({said})"
 
 
-def _starts(baseline: Sequence[Run], candidate: Sequence[Run]) -> Iterator[str]:
-    """The same of what comes before the first step, by the CPU time of the steps after it. On average: what the runs of
-    one process share comes before the first of them."""
-    told = [[run for run in side if len(run.finite("start_time"))] for side in (baseline, candidate)]
-    if all(told):
-        before, now = (mean(float(run.finite("start_time")[0]) for run in side) for side in told)
-        steps = median(float(run.finite("step_cpu_time").sum()) for run in told[0])
-        if now > STARTS * before and now > before + PAUSED * steps:
-            yield (
-                f"{now:.1f} s of CPU time per run went by before the candidate's first step (loading, preparing data), "
-                f"{before:.1f} s before the baseline's: {UNCOUNTED}"
-            )
-
-
 def _pauses(baseline: Sequence[Run], candidate: Sequence[Run]) -> Iterator[str]:
     """That no clock counts what the candidate does between its steps, if that has become more."""
     shares = [median(found) for side in (baseline, candidate) if (found := [*_paused(side)])]
@@ -137,10 +120,10 @@ def _pauses(baseline: Sequence[Run], candidate: Sequence[Run]) -> Iterator[str]:
 
 def _paused(side: Sequence[Run]) -> Iterator[float]:
     """Each run's share of time between its steps, of those that note it: versions of the callback that say nothing of
-    a start note none."""
+    what they left out note none."""
     for run in side:
         steps, pauses = (float(run.finite(name).sum()) for name in ("step_time", "pause_time"))
-        if steps + pauses > 0 and len(run.finite("start_time")):
+        if steps + pauses > 0 and len(run.finite("outside_time")):
             yield pauses / (steps + pauses)
 
 

@@ -67,6 +67,7 @@ def prepare(folder: Path, algo: str) -> Loaded:
     loaded, prepared = Loaded(), Prepared()
     try:
         load(algo)
+        import_module("canary_mlflow.tracking.probes.clock").begin()
         prepared = _read_inputs(folder, loaded)
     except UsageError as error:
         prepared = Prepared(refusal=str(error))

@@ -23,7 +23,7 @@ from canary_mlflow.tracking.hooks import Hooks
 from canary_mlflow.tracking.joining import recording
 from canary_mlflow.tracking.journal import Journal
 from canary_mlflow.tracking.opening import Request, Training, open_target
-from canary_mlflow.tracking.probes import Setting, standard_probes
+from canary_mlflow.tracking.probes import Setting, clock, standard_probes
 from canary_mlflow.tracking.probes.running import RunningProbes
 from canary_mlflow.tracking.probes.surroundings import environment_of, hardware_of, make_log_honest, running_trainer
 from canary_mlflow.tracking.reading.samples import Samples
@@ -83,6 +83,7 @@ class CanaryCallback(Hooks):
         samples: bool = True,
     ) -> None:
         super().__init__()
+        clock.begin()  # as a session does, where one is open
         self.run_id = run_id
         self.stopped = ""  # why the watch ended the training; "" while it has not
         self._audience = Audience(

@@ -185,6 +185,9 @@ def yardstick(
         if prior.kind == "shipped" and margin > cap > 0:  # stated relative to the margin, so it shrinks with it
             prior = replace(prior, sd=prior.sd * cap / margin)
         margin = min(margin, cap)
+    if rule.info.least and scale is Scale.LOG:
+        level = math.exp(math.fsum(math.log(reading.value) for reading in baseline) / len(baseline))
+        margin = max(margin, math.log1p(rule.info.least / level))
     if rule.info.reward and scale is Scale.IDENTITY and (reached := _reached(baseline)) < 4 * margin:
         share = reached / SCORES
         margin = share * margin

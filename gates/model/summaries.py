@@ -108,6 +108,7 @@ SUMMARIES: dict[str, Summary] = {
     "drift": Summary(window=after_warmup, statistic=drift, logarithmic=True, decides_from=300, guards_from=60),
     "whole": Summary(window=everything, statistic=_mean),
     "max": Summary(window=everything, statistic=partial(np.max, axis=-1), single=True),
+    "sum": Summary(window=everything, statistic=partial(np.add.reduce, axis=-1), single=True),
     "last": Summary(window=everything, statistic=lambda values: values[..., -1], single=True, of_progress=True),
     # The mean of tokens-per-second per step over-weights fast steps; see `rate`.
     "rate": Summary(window=after_warmup, statistic=_mean),

@@ -25,6 +25,7 @@ from gates.model.verdict import (
     Verdict,
     verdict_from_dict,
 )
+from gates.notes import UNCOUNTED
 from gates.watch import WatchWarning
 
 REPORTS = {"text": text.render, "markdown": markdown.render, "json": json_report.render}
@@ -408,7 +409,7 @@ def recorded_decision(name: str, **changes: Any) -> Decision:
 
 
 CLOCKS = "clock not usable: 4 of 6 runs contended (baseline seeds 0, 1; candidate seeds 0, 2: one ran a fixed kernel)"
-COST = "20.0 s of CPU time went by before the candidate's first step, 2.0 s before the baseline's: no metric counts it"
+COST = "50 % of the candidate's time went by between its steps, 0 % of the baseline's: " + UNCOUNTED
 POLICY = "policy changed since version 3 was judged: margin of step_cost 10 % → 50 %"
 CHANGED = tuple(
     Difference(key=f"train.some_long_setting_{n}", baseline="0.0002", candidate="0.002", group="configuration")
@@ -429,7 +430,7 @@ def test_a_verdict_and_its_cause_fit_one_screen(name: str, changes: Any, notes: 
     lines = text.render(replace(made, verdict=judged), width=100).splitlines()
     most = {"PASS": 16, "BLOCK": 20, "INCONCLUSIVE": 20}[made.word] + 2 * (COST in notes or POLICY in notes)
     assert len(lines) <= most, "\n".join(lines)
-    assert COST not in notes or "20.0 s of CPU time went by" in "\n".join(lines)
+    assert COST not in notes or "time went by between its steps" in "\n".join(lines)
     assert POLICY not in notes or "margin of step_cost 10 % → 50 %" in " ".join(" ".join(lines).split())
     assert lines[0].startswith(made.word)
     assert any(line.startswith("  Changed: ") for line in lines[1:6])

@@ -56,6 +56,33 @@ def test_what_is_taken_out_of_the_step_times_is_kept() -> None:
     assert "pause_time" not in rows[2]
 
 
+def test_of_what_belongs_to_no_step_the_computing_is_told_and_not_our_own() -> None:
+    def compute(seconds: float) -> None:
+        until = time.process_time() + seconds
+        while time.process_time() < until:
+            pass
+
+    clock = Clock()
+    clock.start(setting())
+    rows: list[Row] = [{}, {}, {}, {}, {}]
+    clock.step_ended(rows[0])
+    compute(0.1)
+    clock.paused()  # evaluating, saving
+    clock.step_ended(rows[1])
+    time.sleep(0.1)
+    clock.paused()
+    clock.step_ended(rows[2])
+    compute(0.1)
+    clock.paused(ours=True)
+    clock.step_ended(rows[3])
+    compute(0.1)  # a step
+    clock.step_ended(rows[4])
+    assert rows[0]["outside_time"] > 0
+    assert 0.1 <= rows[1]["outside_time"] < 0.2
+    assert not any("outside_time" in row for row in rows[2:])
+    assert rows[4]["step_cpu_time"] >= 0.1
+
+
 def test_where_there_are_no_epochs_a_ppo_step_is_the_iteration() -> None:
     clock = Clock()
     clock.start(setting(iterates=True))

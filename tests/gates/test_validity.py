@@ -58,7 +58,7 @@ def test_nothing_recorded_is_no_reason(smoke, make_version):
 
 def test_what_goes_by_between_the_steps_is_said_if_it_becomes_more(smoke, make_version):
     def version(name, pause, start=1.0):
-        series = {"step_time": [0.1] * 100, "pause_time": [pause] * 100, "start_time": start and [start]}
+        series = {"step_time": [0.1] * 100, "pause_time": [pause] * 100, "outside_time": start and [start]}
         return make_version(name, series_=series)
 
     def said(before, now):
@@ -67,28 +67,44 @@ def test_what_goes_by_between_the_steps_is_said_if_it_becomes_more(smoke, make_v
     assert said(0.1, 0.1) == said(0.1, 0.11) == said(0.3, 0.1) == []
     (note,) = said(0.0, 0.1)
     assert note.startswith("50 % of the candidate's time went by between its steps")
-    assert note.endswith("0 % of the baseline's: no metric counts it")
+    assert note.endswith("0 % of the baseline's: of that, outside_time counts what the CPU computed")
     earlier = version("a", 0.0, start=None)  # an earlier version of the callback measured it, and noted none
     assert not [note for note in judge(smoke, earlier, version("b", 0.1)).notes if "between" in note]
 
 
-def others_of_its_process(run):
-    return replace(run, series={**run.series, "start_time": replace(run.series["start_time"], values=np.zeros(1))})
+def outside(make_version, name, seconds, sentinel=1.0):
+    """Three runs whose process computed for `seconds` before the first step, evaluating and saving."""
+    told = Series(name="outside_time", steps=np.array([1, 50, 100]), values=np.array([0.5, 0.25, 0.25]) * seconds)
+    made = each(make_version(name), sentinel_time=[sentinel] * 3)
+    spread = [0.97, 1.0, 1.03]
+    return replace(
+        made,
+        runs=tuple(
+            replace(run, series={**run.series, "outside_time": replace(told, values=told.values * factor)})
+            for run, factor in zip(made.runs, spread, strict=True)
+        ),
+    )
 
 
-def test_what_comes_before_the_first_step_is_said_if_it_becomes_more(smoke, make_version):
-    def said(*seconds):
-        made = [make_version(name, series_={"step_cpu_time": [0.1] * 100, "start_time": [3 * spent]})
-                for name, spent in zip("ab", seconds, strict=True)]  # fmt: skip
-        sides = [
-            replace(side, runs=(side.runs[0], *(others_of_its_process(run) for run in side.runs[1:3]))) for side in made
-        ]
-        return [note for note in judge(smoke, *sides).notes if "first step" in note]
+@pytest.mark.parametrize(
+    ("before", "now", "sentinel", "outcome"),
+    [
+        (2.0, 16.0, 1.0, CheckOutcome.BLOCK),
+        (0.15, 1.2, 1.0, CheckOutcome.BLOCK),
+        (2.0, 2.4, 1.0, CheckOutcome.PASS),
+        (0.1, 0.5, 1.0, CheckOutcome.PASS),  # five times, which is less than half a second
+        (16.0, 2.0, 1.0, CheckOutcome.PASS),
+        (2.0, 16.0, 1.3, CheckOutcome.BLOCK),  # a busy machine
+    ],
+)
+def test_what_belongs_to_no_step_blocks_if_it_becomes_much_more(smoke, make_version, before, now, sentinel, outcome):
+    verdict = judge(smoke, outside(make_version, "a", before), outside(make_version, "b", now, sentinel))
+    assert next(one for one in verdict.checks if one.metric == "outside_time").outcome is outcome
 
-    assert said(2.0, 2.0) == said(2.0, 2.9) == said(20.0, 22.0) == said(20.0, 2.0) == []
-    (note,) = said(2.0, 20.0)
-    assert note.startswith("20.0 s of CPU time per run went by before the candidate's first step")
-    assert note.endswith("2.0 s before the baseline's: no metric counts it")
+
+def test_a_champion_that_did_not_record_what_belongs_to_no_step_refuses_nobody(smoke, make_version):
+    assert judge(smoke, make_version("a"), outside(make_version, "b", 9.0)).outcome is Outcome.PASS
+    assert judge(smoke, outside(make_version, "a", 9.0), make_version("b")).reason_code is ReasonCode.MISSING_DATA
 
 
 def beside(make_version, name, cost, in_line, **others):

@@ -21,6 +21,7 @@ from canary_mlflow.registry.sessions.leftovers import clear
 from canary_mlflow.registry.sessions.rows import begin, record_runs
 from canary_mlflow.tracking.experiment import VARIABLE
 from canary_mlflow.tracking.joining import close_trainings, usual_experiment
+from canary_mlflow.tracking.probes import clock
 from canary_mlflow.tracking.stores import owner
 from canary_mlflow.tracking.stores.holding import held
 from canary_mlflow.tracking.stores.places import without_password
@@ -87,6 +88,7 @@ class _Sessions(AbstractContextManager[Session]):
             around.enter_context(held(client, opened.session_id))
             around.enter_context(_in_environment({VARIABLE: opened.session_id, "MLFLOW_TRACKING_URI": opened.store}))
             self._around = around.pop_all()
+        clock.begin()  # what a script imports, it has imported
         return opened
 
     @plainly

@@ -12,13 +12,16 @@ from canary_mlflow.tracking.probes import Probe, Row, Setting
 from canary_mlflow.tracking.probes.waiting import Waiting
 
 LONG = 0.002  # seconds from which a pause is told of
+TICK = 0.01  # seconds that the kernel counts a process's CPU time in
+MUCH = 0.05  # CPU seconds outside of steps from which they are told of
 
 
 class Clock(Probe):
     """Times from one step's end to the next one's, starting when training begins.
 
-    `start_time`, in the first row, is the CPU time that this process and its children took before the first step, since
-    they began or since their last training ended: loading, preparing data.
+    `outside_time` is the CPU time that belongs to no step, since the row before that told of it: evaluating, saving,
+    what the script does between steps; in the first row, what this process and its children took to load and prepare,
+    without libraries (see `begin`), or since their last training ended.
 
     End to end, because data loading and rollouts happen outside step_begin..step_end, and TRL's PPOTrainer has no
     step_begin at all. Evaluation and saving between steps are taken out, and kept as `pause_time` of the next step.
@@ -37,13 +40,14 @@ class Clock(Probe):
     """
 
     name = "clock"
-    trained: ClassVar[float] = 0.0  # CPU seconds of the process when its last training ended
+    trained: ClassVar[float | None] = None  # CPU seconds of the process that no training to come answers for
 
     def __init__(self) -> None:
         self._idle_cpu: Callable[[], float] = float
         self._iterates = False
         self._epochs_seen = False
         self._left = 0.0  # seconds taken out since a row last told of them
+        self._outside = 0.0  # the same, CPU seconds
         self._stepped = False
         self._ready = 0.0  # when the next batch could be fetched
         self._mark = 0.0, 0.0, 0.0  # wall time, CPU time and waiting at the last step or pause
@@ -61,7 +65,7 @@ class Clock(Probe):
         if setting.device == "cpu" and setting.ranks == 1:
             with suppress(OSError):
                 self._waiting = Waiting()
-        self._started: float | None = _cpu_of_all() - Clock.trained
+        self._outside = max(TICK, _cpu_of_all() - (Clock.trained or 0.0))  # a fork of what has trained has less
         self._step = self._iteration = self._mark = self._now()
         self._ready = self._mark[0]
 
@@ -81,8 +85,8 @@ class Clock(Probe):
             row["compute_time"] = wall - self._began
             if not self._iterates:
                 row["data_wait"] = self._began - self._ready
-        if self._started is not None:
-            row["start_time"], self._started = self._started, None
+        if self._outside > MUCH or not self._stepped:
+            row["outside_time"], self._outside = self._outside, 0.0
         if self._left > LONG:
             row["pause_time"], self._left = self._left, 0.0
         self._step = self._mark = now
@@ -91,12 +95,14 @@ class Clock(Probe):
     def logged(self) -> None:
         self._ready = time.perf_counter()
 
-    def paused(self) -> None:
+    def paused(self, *, ours: bool = False) -> None:
+        """What went by since the last step or pause belongs to no step; `ours`: it was measuring."""
         now = wall, cpu, waited = self._now(afresh=True)
         lost = (wall - self._mark[0], cpu - self._mark[1], waited - self._mark[2])
         self._step = (self._step[0] + lost[0], self._step[1] + lost[1], self._step[2] + lost[2])
         self._iteration = (self._iteration[0] + lost[0], self._iteration[1] + lost[1], 0.0)
         self._left += lost[0] if self._stepped else 0.0  # what comes before is the start
+        self._outside += 0.0 if ours else lost[1]
         self._mark = now
         self._ready = now[0]
 
@@ -122,6 +128,13 @@ class Clock(Probe):
             self._wait()
         wall, cpu = time.perf_counter(), time.process_time() - self._idle_cpu()
         return wall, cpu, 0.0 if self._waiting is None else self._waiting.seconds(afresh=afresh)
+
+
+def begin() -> None:
+    """The process has its libraries: from now on, its CPU time belongs to its first training. Called again, this does
+    nothing."""
+    if Clock.trained is None:
+        Clock.trained = _cpu_of_all()
 
 
 def _cpu_of_all() -> float:

@@ -43,7 +43,7 @@ class Sentinel(Probe):
         if self._gpu:
             self._gpu.seconds()
         self._latest = self._kernel.seconds()
-        self._clock.paused()
+        self._clock.paused(ours=True)
 
     def listens(self, event: str) -> bool:
         return self._kernel is not None and super().listens(event)
@@ -55,7 +55,7 @@ class Sentinel(Probe):
         if self._steps % BEAT == 0:  # at 4 ms the kernel takes a percent or two of a run
             self._latest = self._kernel.seconds()
             row["sentinel_time"] = self._gpu.seconds() if self._gpu else self._latest
-            self._clock.paused()
+            self._clock.paused(ours=True)
         if self._iterates:
             self._iteration.append(self._latest)
 
