@@ -20,6 +20,7 @@ from canary_mlflow.policies import load_watch
 from gates.watch import Watch, WatchPolicy
 
 MUST_CATCH = ("diverged", "nan", "zero_loss", "collapsed", "frozen")
+_TYPES = ("grpo", "rloo", "ppo", "rl", "dpo", "kto", "reward")
 VERDICTS = ("healthy", "warned", "critical", "failed")
 LOST = ("critical", "failed")
 
@@ -55,9 +56,10 @@ def is_healthy(entry: dict[str, Any]) -> bool:
 
 
 def trainer_type(entry: dict[str, Any]) -> str:
-    """grpo, rloo, ppo, rl (all other policies), dpo (also ORPO), kto or sft (all else that learns from examples)."""
+    """grpo, rloo, ppo, rl (all other policies), dpo (also ORPO), kto, reward or sft (all else that learns from
+    examples)."""
     kind = str(entry["kind"])
-    return {"orpo": "dpo"}.get(kind, kind if kind in ("grpo", "rloo", "ppo", "rl", "dpo", "kto") else "sft")
+    return {"orpo": "dpo"}.get(kind, kind if kind in _TYPES else "sft")
 
 
 def histories(arguments: argparse.Namespace) -> dict[str, Any]:
