@@ -60,7 +60,8 @@ def files_of(client: MlflowClient, found: ModelVersion) -> dict[str, str]:
     """The same for the files as they are now in the registry's place. Raises StoreError; UsageError if they were given
     up."""
     refuse_pruned(None, found)
-    with files_at(client.get_model_version_download_uri(found.name, found.version)) as place:
+    address = client.get_model_version_download_uri(found.name, found.version)
+    with files_at(address, store=client.tracking_uri) as place:
         return file_digests(place)
 
 

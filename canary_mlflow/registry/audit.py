@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from canary_mlflow.errors import CanaryError
+from canary_mlflow.errors import CanaryError, UsageError
 from canary_mlflow.ledger.chain import Damage
 from canary_mlflow.ledger.install import missing_triggers
 from canary_mlflow.ledger.rows import Kind, Row
@@ -21,6 +21,7 @@ from canary_mlflow.registry.guard.binding import (
     run_digests,
 )
 from canary_mlflow.registry.guard.seal import changed_files
+from canary_mlflow.registry.guard.server_files import out_of_reach
 from canary_mlflow.registry.pruning.pruned import about, given_up, released
 from canary_mlflow.registry.workspaces import DEFAULT
 from canary_mlflow.tracking.reading.rows import read_runs_from
@@ -133,9 +134,14 @@ class Digests:
 
 def bound(digests: Digests, row: Row, version: Any, seal: Row | None, gone: Gone, artifacts: str) -> Iterator[str]:
     """What changed in the version that a row is about, with each file's name if a seal has the names. A file that was
-    given up counts as unchanged, and a run behind a pruned version may be gone."""
+    given up counts as unchanged, and a run behind a pruned version may be gone. Raises UsageError if nobody says where
+    a server keeps the files."""
     facts = row.facts
     subject = f"version {row.version} of {called((row.workspace, row.model))}"
+    if said := out_of_reach(
+        str(facts.get("source")), artifacts
+    ):  # as signed: who may change a source must not end this
+        raise UsageError(said)
     place = str(version.storage_location or version.source)
     try:
         with files_at(place, artifacts) as folder:

@@ -254,7 +254,9 @@ def test_only_who_may_delete_the_files_prunes_them(site: Site) -> None:
     files = [next(site.folder.rglob(f"{run_id}/artifacts/model/model.safetensors")) for run_id in ids]
     inside = ["prune", "--model", "space", "--tracking-uri", site.database]
     blind = CliRunner().invoke(canary, inside)
-    assert (blind.exit_code, "expected its --artifacts-destination; add --artifacts" in blind.stderr) == (2, True)
+    assert (blind.exit_code, "expected to be told where; --artifacts" in blind.stderr) == (2, True)
+    held = run_as("admin", site.uri, "verify-weights", "models:/space/1")  # a server that only the option names
+    assert held.exit_code == 0, held.output
     seen = CliRunner().invoke(canary, [*inside, "--artifacts", str(site.folder / "artifacts")])
     assert "  goes   version 2 " in seen.stdout, seen.output
     service.grant_user_permission("ann", "registered_model", "space", "MANAGE")
@@ -271,3 +273,5 @@ def test_only_who_may_delete_the_files_prunes_them(site: Site) -> None:
     assert (pruned.exit_code, "pruned 20" in pruned.stderr, "by ann" in pruned.stderr) == (2, True, True)
     audit = ["audit", "verify", "--tracking-uri", site.database, "--artifacts", str(site.folder / "artifacts")]
     assert "'space'" not in CliRunner().invoke(canary, audit).output
+    blind = CliRunner().invoke(canary, audit[:-2])  # files that nobody looks at are no damage
+    assert (blind.exit_code, blind.stdout, "expected to be told where; --artifacts" in blind.stderr) == (2, "", True)

@@ -117,37 +117,39 @@ def artifact_digest(uri: str) -> str:
 
 
 @contextmanager
-def files_at(uri: str, destination: str = "") -> Iterator[Path]:
+def files_at(uri: str, destination: str = "", store: str = "") -> Iterator[Path]:
     """The files under `uri`, for the length of a block: in their own place, or as a copy. `destination`: where a server
-    keeps what it serves under `mlflow-artifacts:`. Raises StoreError."""
+    keeps what it serves under `mlflow-artifacts:`; `store`: where the version is recorded. Raises StoreError."""
     from mlflow.artifacts import download_artifacts
     from mlflow.exceptions import MlflowException
     from mlflow.utils.file_utils import local_file_uri_to_path
     from mlflow.utils.uri import is_local_uri
 
-    from canary_mlflow.registry.guard.server_files import behind_server
+    from canary_mlflow.registry.guard.server_files import behind_server, out_of_reach, server_of
 
-    place = behind_server(uri, destination)
+    if said := out_of_reach(uri, destination, store):
+        raise StoreError(said)
+    place, server = behind_server(uri, destination), server_of(store) or None
     if is_local_uri(place):
         yield Path(local_file_uri_to_path(place))
         return
     with tempfile.TemporaryDirectory(prefix="canary-artifact-") as folder:
         try:
-            found = download_artifacts(artifact_uri=place, dst_path=folder)
+            found = download_artifacts(artifact_uri=place, dst_path=folder, tracking_uri=server)
         except (MlflowException, OSError, ImportError) as error:  # a store's own package may be missing here
-            if nothing_at(place):
+            if nothing_at(place, server):
                 yield Path(folder)
                 return
             raise StoreError(f"{uri}: {one_line(error)}; expected files of a version that can be read") from error
         yield Path(found)
 
 
-def nothing_at(place: str) -> bool:
+def nothing_at(place: str, server: str | None) -> bool:
     """Whether a store answers and has nothing there: once its files are removed, a bucket has no folder either."""
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
     try:
-        return not get_artifact_repository(place).list_artifacts()
+        return not get_artifact_repository(place, server).list_artifacts()
     except Exception:  # noqa: BLE001  # each kind of store has errors of its own
         return False
 

@@ -240,7 +240,8 @@ def seal_of(rows: Iterable[Row], found: ModelVersion) -> Row | None:
 def read_files(client: MlflowClient, found: ModelVersion) -> Files:
     """Every file of a version, read whole. Weights are read only once, so that the digest is of the bytes that were
     checked, even if somebody writes meanwhile. Raises StoreError."""
-    with files_at(client.get_model_version_download_uri(found.name, found.version)) as place:
+    address = client.get_model_version_download_uri(found.name, found.version)
+    with files_at(address, store=client.tracking_uri) as place:
         checked: dict[str, str] = {}
         fault = weight_files.fault_of(place, checked)
         digests = file_digests(place, checked)

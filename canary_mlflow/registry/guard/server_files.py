@@ -22,3 +22,23 @@ def behind_server(uri: str, destination: str = "") -> str:
     if path.startswith("..") or posixpath.isabs(path):
         return uri
     return posixpath.join(destination, path)
+
+
+def server_of(store: str = "") -> str:
+    """The address of the server that `mlflow-artifacts:` addresses are of: the store, else MLflow's own setting; '' if
+    neither is a server."""
+    import mlflow
+
+    return next((one for one in (store, mlflow.get_tracking_uri()) if one.startswith("http")), "")
+
+
+def out_of_reach(uri: str, destination: str = "", store: str = "") -> str:
+    """What to say of a server's files if nobody says where it is, or where it keeps them, for then they are neither
+    missing nor changed, but not looked at; '' for all others."""
+    known = destination or os.environ.get(DESTINATION) or server_of(store)
+    if known or not uri.startswith("mlflow-artifacts:"):
+        return ""
+    return (
+        f"{uri}: a server keeps these files; expected to be told where; --artifacts with the server's "
+        "--artifacts-destination, or its address in MLFLOW_TRACKING_URI and the database in --tracking-uri"
+    )

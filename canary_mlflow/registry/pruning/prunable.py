@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import NoSuchRun, UsageError
 from canary_mlflow.registry.guard.origin import is_within
-from canary_mlflow.registry.guard.server_files import behind_server
+from canary_mlflow.registry.guard.server_files import behind_server, out_of_reach
 from canary_mlflow.registry.pruning.needed import every_version
 from canary_mlflow.registry.pruning.pruned import TAG
 from canary_mlflow.registry.sessions.rows import elsewhere
@@ -59,10 +59,8 @@ def content_of(
     files: list[Large] = []
     roots = [behind_server(str(run.info.artifact_uri), artifacts) for run in runs]
     for run, root in zip(runs, roots, strict=True):
-        if root.startswith("mlflow-artifacts:") and not client.tracking_uri.startswith("http"):
-            raise UsageError(
-                f"{root}: a server keeps these files; expected its --artifacts-destination; add --artifacts"
-            )
+        if said := out_of_reach(root, artifacts, client.tracking_uri):
+            raise UsageError(said)
         inside = is_within(place, root) and without_scheme(place) != without_scheme(root)
         own = [posixpath.relpath(without_scheme(place), without_scheme(root))] if inside else []
         files += find_large(run.info.run_id, root, client.tracking_uri, own)
