@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 import time
 from pathlib import Path
@@ -81,6 +82,14 @@ def test_of_what_belongs_to_no_step_the_computing_is_told_and_not_our_own() -> N
     assert 0.1 <= rows[1]["outside_time"] < 0.2
     assert not any("outside_time" in row for row in rows[2:])
     assert rows[4]["step_cpu_time"] >= 0.1
+
+
+def test_a_fork_does_not_owe_what_its_parent_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Clock, "trained", (os.getppid(), 1e6))
+    clock, row = Clock(), Row()
+    clock.start(setting())
+    clock.step_ended(row)
+    assert row["outside_time"] > 0.1
 
 
 def test_where_there_are_no_epochs_a_ppo_step_is_the_iteration() -> None:

@@ -40,7 +40,7 @@ class Clock(Probe):
     """
 
     name = "clock"
-    trained: ClassVar[float | None] = None  # CPU seconds of the process that no training to come answers for
+    trained: ClassVar[tuple[int, float]] = 0, 0.0  # a process, and its CPU seconds that no training to come answers for
 
     def __init__(self) -> None:
         self._idle_cpu: Callable[[], float] = float
@@ -65,7 +65,7 @@ class Clock(Probe):
         if setting.device == "cpu" and setting.ranks == 1:
             with suppress(OSError):
                 self._waiting = Waiting()
-        self._outside = max(TICK, _cpu_of_all() - (Clock.trained or 0.0))  # a fork of what has trained has less
+        self._outside = max(TICK, _cpu_of_all() - _answered())
         self._step = self._iteration = self._mark = self._now()
         self._ready = self._mark[0]
 
@@ -118,7 +118,7 @@ class Clock(Probe):
         self._iteration = now
 
     def stop(self) -> None:
-        Clock.trained = _cpu_of_all()
+        Clock.trained = os.getpid(), _cpu_of_all()
         if self._waiting is not None:
             self._waiting.close()
 
@@ -133,8 +133,14 @@ class Clock(Probe):
 def begin() -> None:
     """The process has its libraries: from now on, its CPU time belongs to its first training. Called again, this does
     nothing."""
-    if Clock.trained is None:
-        Clock.trained = _cpu_of_all()
+    if Clock.trained == (0, 0.0):
+        Clock.trained = os.getpid(), _cpu_of_all()
+
+
+def _answered() -> float:
+    """CPU seconds of this process that its next training does not answer for: none in a fork, which begins anew."""
+    process, seconds = Clock.trained
+    return seconds if process == os.getpid() else 0.0
 
 
 def _cpu_of_all() -> float:
