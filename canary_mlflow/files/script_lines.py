@@ -143,7 +143,9 @@ def _of_steps(forms: list[list[_Line]]) -> list[list[_Line]]:
     return [
         form
         for names, form in zip(known, forms, strict=True)
-        if not (names <= _REWARDS and any(names < other for other in whole) and not _steps(form))
+        if not (names <= _REWARDS and any(names < other for other in whole))
+        or step_column(form[0].pairs)
+        or _steps(form)
     ]
 
 

@@ -36,7 +36,7 @@ _TEXTS: dict[tuple[str, str], tuple[str, str]] = {
         "see whether rewards differ within a group, raise the learning rate, read some responses",
     ),
     ("length_runaway", ""): (
-        "responses run to the length limit: their rewards are of fragments, or length itself is rewarded",
+        "responses run on, in the end to the length limit: their rewards are of fragments then, or length is rewarded",
         "look at what the reward pays for, mask truncated responses, penalise length",
     ),
     ("length_collapse", ""): (
