@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 
 from gates.facts.exact import FACTS, fact_differences
+from gates.facts.purpose import CANARY
 from gates.model.records import Run
 from gates.model.sides import ABSENT, Pick, same_values, values_of, values_of_both
 from gates.model.verdict import Difference
@@ -30,7 +31,6 @@ NOT_TRAINED_BY = ("repeats", "register", "model_name", "tracking.uri", "tracking
                   "fault.settings")  # fmt: skip
 """Beginnings of keys of a canary's configuration that say where a run is recorded and what becomes of it, or describe
 what other keys set. In a configuration of a user's own, a `model_name` may be what was changed."""
-CANARY = "tier.name"  # a key that only a canary's configuration has
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 Facts = Mapping[str, str]

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from gates.facts.draws import LEAKED, ORDER, draws_explain, of_same_rows, reinforces, shuffled_otherwise
 from gates.facts.layer_drift import GROUP as DRIFT
-from gates.facts.purpose import may_explain
+from gates.facts.purpose import may_explain, of_one_version
 from gates.facts.work import WORK
 from gates.model.records import Run
 from gates.model.sides import ABSENT
@@ -137,15 +137,16 @@ def variant_of(key: str) -> str:
 
 
 def on_purpose(differences: Iterable[Difference], baseline: Sequence[Run], candidate: Sequence[Run]) -> list[str]:
-    """The settings that somebody changed. A default that a library flipped is not among them: nobody set it on either
-    side."""
+    """The settings that somebody changed. A default that a library flipped is not among them, as nobody set it on
+    either side, nor a setting of canaries that only one version of them has."""
     sides = [(unset(side), {key for run in side for key in run.configuration}) for side in (baseline, candidate)]
 
     def by_library(key: str) -> bool:
         known = any(defaults for defaults, _ in sides)
         return known and all(ARGUMENTS + key in defaults or key not in given for defaults, given in sides)
 
-    return [one.key for one in differences if one.group == "configuration" and not by_library(one.key)]
+    settings = [one for one in differences if one.group == "configuration"]
+    return [one.key for one in settings if not by_library(one.key) and not of_one_version(one, baseline, candidate)]
 
 
 def covers(accepted: Difference, found: Difference) -> bool:

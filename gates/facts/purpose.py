@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+
+from gates.model.records import Run
+from gates.model.sides import ABSENT
+from gates.model.verdict import Difference
 
 RECORDS, UPDATES, NUMBERS, WEIGHTS, ANYTHING = "records", "updates", "numbers", "weights", "anything"
 
+CANARY = "tier.name"  # a key that only a canary's configuration has
 _KINDS = {
     RECORDS: ("best_model", "disable_tqdm", "eval_accum", "eval_batch", "eval_delay", "eval_st", "fault_", "hub_",
               "log_level", "logging_", "peft_version", "push_to", "report_to", "save_on", "save_safe", "save_st",
@@ -38,3 +44,9 @@ def may_explain(setting: str, fact: str) -> bool:
     parts = [f"{'_'.join(words[at:])}_" for at in range(len(words))]
     kind = next((kind for kind, heads in _KINDS.items() if any(part.startswith(heads) for part in parts)), ANYTHING)
     return kind in next(kinds for heads, kinds in _EXPLAINED_BY if fact.startswith(heads))
+
+
+def of_one_version(setting: Difference, *sides: Iterable[Run]) -> bool:
+    """Whether only one version of the canaries has it, which know all settings of theirs: nobody chose it."""
+    canaries = all(CANARY in run.configuration for side in sides for run in side)
+    return canaries and ABSENT in (setting.baseline, setting.candidate)

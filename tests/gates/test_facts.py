@@ -105,7 +105,7 @@ def test_rounding_is_shown_and_decides_nothing(smoke: Any, side: Any) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"configuration": {**SETTINGS, "algo.beta": "0.2"}},
+        {"configuration": {**SETTINGS, "tier.name": "ours"}},
         {"workload": {**WORK, "data_digest": "cd34"}},
         {"workload": {"algo": "sft", "max_steps": "100"}, "loss": 9.0},
     ],
@@ -218,6 +218,17 @@ def test_of_several_changes_one_that_explains_is_enough(smoke: Any, side: Any) -
     now = {**SETTINGS, "train.learning_rate": "0.01", "adapter.r": "8"}
     before = side("a", configuration={**SETTINGS, "adapter.r": "16"})
     assert judge(smoke, before, side("b", configuration=now, **FEWER)).outcome is Outcome.PASS
+
+
+def test_a_setting_that_only_one_version_of_the_canaries_has_excuses_nothing(smoke: Any, side: Any) -> None:
+    later = {**SETTINGS, "model.chat_template": "None", "memory.weights": "auto"}
+    verdict = judge(smoke, side("a"), side("b", configuration=later, **FEWER))
+    assert "trainable parameters 14080 → 512" in check(verdict, FACTS).reason
+    own = {"layers": "4"}  # of a script, whose settings come and go with what somebody passes
+    assert (
+        judge(smoke, side("a", configuration={"seed": "0"}), side("b", configuration=own, **FEWER)).outcome
+        is Outcome.PASS
+    )
 
 
 def test_fewer_is_a_regression_and_more_is_shown(smoke: Any, side: Any) -> None:

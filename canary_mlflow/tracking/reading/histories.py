@@ -17,7 +17,7 @@ from canary_mlflow.tracking.describing.schema import CONFIG_PREFIX, mlflow_key, 
 from canary_mlflow.tracking.reading.numbers import count, whole
 from canary_mlflow.tracking.reading.points import Points, read_points
 from canary_mlflow.tracking.stores.session import child_runs, children_of, get_run
-from gates.facts.differences import CANARY
+from gates.facts.purpose import CANARY
 from gates.model.records import Run, Series, Version
 
 if TYPE_CHECKING:
