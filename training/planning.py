@@ -55,8 +55,10 @@ def plan(words: Sequence[str], *, as_json: bool = False) -> int:
     (config,) = check(line)
     folder = config_folder(config.model)
     models.refuse_own_code(folder, f"model={config.model.name}")
-    quantization.check_stored(models.read_config(folder), config.adapter, f"model={config.model.name}")
-    devices.check(config.hardware)
+    settings = models.read_config(folder)
+    quantization.check_stored(settings, config.adapter, f"model={config.model.name}")
+    devices.check(config.hardware, config.parallel.name)
+    refuse_uncounted(config, quantization.stored(settings))
     quiet_4_bit()
     from training.footprint import footprint  # torch
 
@@ -75,6 +77,19 @@ def plan(words: Sequence[str], *, as_json: bool = False) -> int:
             f"{title(config)} needs {size(needed)}, and {has}; expected a run that fits; {advice(config, found)}"
         )
     return 0
+
+
+def refuse_uncounted(config: CanaryConfig, kept: str) -> None:
+    """Raise SetupError for what would be counted as more than it takes. `kept`: how the files keep the weights."""
+    if config.parallel.name == "fsdp2":
+        raise SetupError(
+            "canary plan counts a whole model for each rank, and parallel=fsdp2 splits it; no plan for that"
+        )
+    if kept not in quantization.QUANTIZATIONS:
+        raise SetupError(
+            f"model={config.model.name}: its files hold weights in {kept}, which canary plan cannot count; it knows "
+            "those of bitsandbytes"
+        )
 
 
 def config_folder(model: ModelConfig) -> Path:

@@ -36,10 +36,9 @@ def check(quantization: QuantizationConfig, adapter: AdapterConfig) -> None:
 def stored(settings: Mapping[str, Any]) -> str:
     """How a model's own files keep its weights, by its config.json: as one of QUANTIZATIONS, or the method's name."""
     own = settings.get("quantization_config") or {}
-    method = str(own.get("quant_method", "none"))
-    if method != "bitsandbytes":
-        return method
-    return "int8" if own.get("load_in_8bit") else "nf4"
+    if own.get("load_in_8bit"):
+        return "int8"
+    return "nf4" if own.get("load_in_4bit") else str(own.get("quant_method") or "none")
 
 
 def check_stored(settings: Mapping[str, Any], adapter: AdapterConfig, asked_by: str) -> None:

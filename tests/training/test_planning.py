@@ -97,6 +97,10 @@ NO_MODEL = {
         {**LLAMA, "quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}},
         "its files hold weights quantized to nf4, which take no gradient; expected adapter=lora",
     ),
+    "quantized otherwise": (
+        {**LLAMA, "quantization_config": {"quant_method": "gptq", "bits": 4}},
+        "its files hold weights in gptq, which canary plan cannot count",
+    ),
 }
 
 
@@ -109,6 +113,12 @@ def test_a_model_that_cannot_be_trained_is_refused_in_one_line(
     assert planning.main(["algo=sft", "model=local", f"model.path={tmp_path}"]) == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert expected in said
+
+
+def test_no_plan_is_made_of_what_could_not_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert planning.main(["algo=sft", "hardware=auto", "parallel=fsdp2", "hardware.ranks=2"]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "parallel=fsdp2" in said
 
 
 def test_weights_that_are_stored_quantized_count_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
