@@ -101,8 +101,10 @@ def crowded(rule: MetricRule, warmup_steps: int, usual: Sequence[Run], other: Se
     before, now = (float(np.mean(side)) if side else np.nan for side in sides)
     if not now > before + IN_LINE:
         return ""
-    when = "more of its last steps' time than of its first" if grows else "of its steps' time"
-    return f"stood in line for a core for {100 * now:.0f} % {when}, the other side for {100 * before:.0f} %"
+    if grows:
+        more = f"by {100 * (now - before):.0f} % of its steps' time"
+        return f"stood in line for a core at its end and not at its start, {more} more than the other side"
+    return f"stood in line for a core for {100 * now:.0f} % of its steps' time, the other side for {100 * before:.0f} %"
 
 
 def _in_line(run: Run, warmup_steps: int, grows: bool) -> float:
