@@ -57,7 +57,10 @@ def words_of(engine: str, stack: ExitStack) -> list[str]:
 def losses(folder: Path) -> list[list[float]]:
     """Each run's losses, by seed, oldest session first."""
     found = runs_of(f"sqlite:///{folder}/mlflow.db")
-    series = [(str(run.seed), row.info.start_time, list(run.series["loss"].values)) for row, run in found]
+    series = [
+        (str(run.seed), row.info.start_time, list(run.series["loss"].values) if "loss" in run.series else [])
+        for row, run in found
+    ]
     return [values for _, _, values in sorted(series, key=lambda one: one[:2])]
 
 
