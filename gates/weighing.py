@@ -114,7 +114,7 @@ def _compared(
         recorded = [[rule.series(run) for run in side] for side in (baseline, candidate)]
         there = all(any(series is not None and series.finite.any() for series in side) for side in recorded)
         return _missing(rule, left, right, why_right or why_left, there)
-    notes = tuple(_notes(left, right, len(baseline), len(candidate)))
+    notes = tuple(_notes(rule, left, right, len(baseline), len(candidate)))
     told = {name for reading in right for name in (reading.run_id, reading.seed) if name is not None}
     silent = sum(told.isdisjoint((run.run_id, run.seed)) for run in candidate)
     repeatable = rule.info.repeatable and not silent
@@ -173,7 +173,9 @@ def evidence_of(policy: Policy, weighed: Weighed, smallest: float | None) -> Evi
     )
 
 
-def _notes(left: list[Reading], right: list[Reading], asked_left: int, asked_right: int) -> Iterator[str]:
+def _notes(
+    rule: MetricRule, left: list[Reading], right: list[Reading], asked_left: int, asked_right: int
+) -> Iterator[str]:
     """What else a reader should know about the data: dropped values, runs without the metric, unequal lengths."""
     if dropped := sum(reading.dropped for reading in (*left, *right)):
         yield f"{dropped} non-finite {'value' if dropped == 1 else 'values'} left out"
@@ -182,6 +184,8 @@ def _notes(left: list[Reading], right: list[Reading], asked_left: int, asked_rig
     for side, without in (("baseline", asked_left - len(left)), ("candidate", asked_right - len(right))):
         if without:
             yield f"{counted(without, f'{side} run')} without enough data left out"
+    if rule.reduction == "sum":  # of what happens now and then
+        return
     if not any(reading.series.reaches(0.5, reading.last_step) for reading in (*left, *right)):
         yield "nothing from the second half of the training"
     longest = [max(len(reading.series.values) for reading in side) for side in (left, right)]

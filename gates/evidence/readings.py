@@ -168,6 +168,11 @@ def yardstick(
 ) -> Yardstick | str:
     """The rule's scale, sign and margin for these readings (at least one per side), or why there is none."""
     sign = rule.sign
+    if rule.info.least:  # in its own unit, as next to nothing has no relative change
+        level = math.fsum(reading.value for reading in baseline) / len(baseline)
+        margin, prior = max(rule.margin * level, rule.info.least), policy.prior_of(rule)
+        prior = replace(prior, sd=prior.sd * margin / rule.margin)
+        return Yardstick(scale=Scale.IDENTITY, sign=sign, margin=margin, prior=prior)
     values = [reading.value for reading in (*baseline, *candidate)]
     scale, prior = rule.scale, policy.prior_of(rule)
     if scale is Scale.LOG and min(values) <= 0:
@@ -185,9 +190,6 @@ def yardstick(
         if prior.kind == "shipped" and margin > cap > 0:  # stated relative to the margin, so it shrinks with it
             prior = replace(prior, sd=prior.sd * cap / margin)
         margin = min(margin, cap)
-    if rule.info.least and scale is Scale.LOG:
-        level = math.exp(math.fsum(math.log(reading.value) for reading in baseline) / len(baseline))
-        margin = max(margin, math.log1p(rule.info.least / level))
     if rule.info.reward and scale is Scale.IDENTITY and (reached := _reached(baseline)) < 4 * margin:
         share = reached / SCORES
         margin = share * margin

@@ -93,9 +93,9 @@ _TABLE = (
     _time("compute_time"),
     _time("data_wait", scale="identity"),
     _time("step_wait", scale="identity"),
-    # The CPU's, in no step: loading, preparing data, evaluating, saving. A package's first use alone takes a quarter of
-    # a second more or less from one release to the next.
-    _perf("outside_time", "s", label="CPU time outside of steps", speed=True, least=0.5),
+    # The CPU's. A package's first use alone takes a quarter of a second more or less from one release to the next.
+    _perf("setup_time", "s", label="CPU time before the first step", speed=True, least=0.5),
+    _perf("outside_time", "s", label="CPU time between steps", speed=True, least=0.5),
     _perf("pause_time", "s", scale="identity"),  # between the steps: no part of a step's time
     _time("time_forward"),
     _time("time_backward"),
@@ -179,7 +179,7 @@ USUAL: Mapping[str, Mapping[str, Any]] = {
     "step_cost_growth": {"metric": "step_cost", "reduction": "drift", "prior": 0.03},
     "run_cost": {"metric": "step_cost", "reduction": "whole", "prior": 0.05},
     "token_cost": {"metric": "step_cost", "reduction": "per_token", "prior": 0.04, "weight": 6.0},
-    "outside_time": {"reduction": "sum", "prior": 0.1, "weight": 0.5},
+    **{name: {"reduction": "sum", "prior": 0.1, "weight": 0.5} for name in ("setup_time", "outside_time")},
     "tokens_per_second": {"reduction": "rate", "prior": 0.02, "weight": 6.0},
     "step_cpu_time": {"prior": 0.05, "must_have": True},
     "iteration_time": {"prior": 0.02, **_LEVEL},

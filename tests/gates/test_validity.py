@@ -73,7 +73,7 @@ def test_what_goes_by_between_the_steps_is_said_if_it_becomes_more(smoke, make_v
 
 
 def outside(make_version, name, seconds, sentinel=1.0):
-    """Three runs whose process computed for `seconds` before the first step, evaluating and saving."""
+    """Three runs whose process computed for `seconds` between steps, evaluating and saving."""
     told = Series(name="outside_time", steps=np.array([1, 50, 100]), values=np.array([0.5, 0.25, 0.25]) * seconds)
     made = each(make_version(name), sentinel_time=[sentinel] * 3)
     spread = [0.97, 1.0, 1.03]
@@ -92,14 +92,21 @@ def outside(make_version, name, seconds, sentinel=1.0):
         (2.0, 16.0, 1.0, CheckOutcome.BLOCK),
         (0.15, 1.2, 1.0, CheckOutcome.BLOCK),
         (2.0, 2.4, 1.0, CheckOutcome.PASS),
-        (0.1, 0.5, 1.0, CheckOutcome.PASS),  # five times, which is less than half a second
+        (0.05, 0.3, 1.0, CheckOutcome.PASS),  # six times, which is less than half a second
         (16.0, 2.0, 1.0, CheckOutcome.PASS),
         (2.0, 16.0, 1.3, CheckOutcome.BLOCK),  # a busy machine
     ],
 )
-def test_what_belongs_to_no_step_blocks_if_it_becomes_much_more(smoke, make_version, before, now, sentinel, outcome):
+def test_what_goes_by_between_steps_blocks_if_it_becomes_much_more(smoke, make_version, before, now, sentinel, outcome):
     verdict = judge(smoke, outside(make_version, "a", before), outside(make_version, "b", now, sentinel))
     assert next(one for one in verdict.checks if one.metric == "outside_time").outcome is outcome
+
+
+def test_what_a_cold_cache_costs_before_the_first_step_is_said_and_blocks_nothing(smoke, make_version):
+    warm, cold = (make_version(name, series_={"setup_time": [took]}) for name, took in (("a", 2.0), ("b", 6.0)))
+    verdict = judge(smoke, warm, cold)
+    assert verdict.outcome is Outcome.PASS
+    assert next(one for one in verdict.checks if one.metric == "setup_time").outcome is CheckOutcome.WARN
 
 
 def test_a_champion_that_did_not_record_what_belongs_to_no_step_refuses_nobody(smoke, make_version):

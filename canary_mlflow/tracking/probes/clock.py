@@ -19,8 +19,8 @@ MUCH = 0.05  # CPU seconds outside of steps from which they are told of
 class Clock(Probe):
     """Times from one step's end to the next one's, starting when training begins.
 
-    `outside_time` is the CPU time that belongs to no step, since the row before that told of it: evaluating, saving,
-    what the script does between steps; in the first row, what this process and its children took to load and prepare,
+    `outside_time` is the CPU time between steps, since the row before that told of it: evaluating, saving, what the
+    script does there. `setup_time`, in the first row, is what this process and its children took to load and prepare,
     without libraries (see `begin`), or since their last training ended.
 
     End to end, because data loading and rollouts happen outside step_begin..step_end, and TRL's PPOTrainer has no
@@ -47,7 +47,8 @@ class Clock(Probe):
         self._iterates = False
         self._epochs_seen = False
         self._left = 0.0  # seconds taken out since a row last told of them
-        self._outside = 0.0  # the same, CPU seconds
+        self._outside = TICK  # the same, CPU seconds; in the first row no less, as clocks do not stand still
+        self._setup = 0.0  # CPU seconds before this training
         self._stepped = False
         self._ready = 0.0  # when the next batch could be fetched
         self._mark = 0.0, 0.0, 0.0  # wall time, CPU time and waiting at the last step or pause
@@ -65,7 +66,7 @@ class Clock(Probe):
         if setting.device == "cpu" and setting.ranks == 1:
             with suppress(OSError):
                 self._waiting = Waiting()
-        self._outside = max(TICK, _cpu_of_all() - _answered())
+        self._setup = max(TICK, _cpu_of_all() - _answered())
         self._step = self._iteration = self._mark = self._now()
         self._ready = self._mark[0]
 
@@ -85,6 +86,8 @@ class Clock(Probe):
             row["compute_time"] = wall - self._began
             if not self._iterates:
                 row["data_wait"] = self._began - self._ready
+        if not self._stepped:
+            row["setup_time"] = self._setup
         if self._outside > MUCH or not self._stepped:
             row["outside_time"], self._outside = self._outside, 0.0
         if self._left > LONG:
