@@ -90,9 +90,9 @@ def outside(make_version, name, seconds, sentinel=1.0):
     ("before", "now", "sentinel", "outcome"),
     [
         (2.0, 16.0, 1.0, CheckOutcome.BLOCK),
-        (0.15, 1.2, 1.0, CheckOutcome.BLOCK),
+        (0.15, 2.0, 1.0, CheckOutcome.BLOCK),
         (2.0, 2.4, 1.0, CheckOutcome.PASS),
-        (0.05, 0.3, 1.0, CheckOutcome.PASS),  # six times, which is less than half a second
+        (0.05, 0.3, 1.0, CheckOutcome.PASS),  # six times, which is less than a second
         (16.0, 2.0, 1.0, CheckOutcome.PASS),
         (2.0, 16.0, 1.3, CheckOutcome.BLOCK),  # a busy machine
     ],
