@@ -11,6 +11,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from canary_mlflow.errors import CanaryError, one_line
+from canary_mlflow.module_runner import OWN
 from canary_mlflow.upgrading.pins import FOLDER as OF_FOLDER
 from canary_mlflow.upgrading.pins import Pins
 from canary_mlflow.upgrading.uv import uv
@@ -18,7 +19,6 @@ from canary_mlflow.upgrading.uv import uv
 FOLDER = "CANARY_ENVIRONMENTS"
 COMPLETE = "canary-complete"
 SHARED_FROM = 3  # environments, the newest
-OWN = ("canary_mlflow", "gates", "training")
 SOURCE = Path(__file__).resolve().parents[2]
 
 

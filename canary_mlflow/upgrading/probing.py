@@ -22,8 +22,9 @@ from filelock import FileLock
 
 from canary_mlflow.errors import CanaryError, UsageError, one_line
 from canary_mlflow.interpreter import CHOSEN
+from canary_mlflow.module_runner import OWN
 from canary_mlflow.upgrading import accounts, orphans
-from canary_mlflow.upgrading.environments import OWN, SOURCE, build, key_of, own_code
+from canary_mlflow.upgrading.environments import SOURCE, build, key_of, own_code
 from canary_mlflow.upgrading.pins import Pins
 from canary_mlflow.upgrading.transcript import FOLDER
 from gates.model.records import Run
