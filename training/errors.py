@@ -32,7 +32,7 @@ class Stopped(RuntimeError):
     """The watch ended the training, as its policy told it to (`watch.on_critical=stop`)."""
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """The first line of a library's error, without the advice that follows, and the second if the first ends with a
     colon; the error's type if it has no message."""
     first, *rest = str(error).strip().splitlines() or [type(error).__name__]

@@ -61,7 +61,7 @@ def load(path: str) -> Callable[..., list[float]]:
     module, _, name = path.partition(":")
     try:
         function = getattr(importlib.import_module(module), name, None)
-    except Exception as error:  # whatever the user's module raises while it is imported
+    except (Exception, SystemExit) as error:  # whatever the user's module raises while it is imported
         raise SetupError(f"reward function {path}: {module} cannot be imported: {_said(error)}") from error
     if function is None:
         raise SetupError(f"reward function {path}: {module} has no {name!r}; expected the name of a function in it")
@@ -96,7 +96,7 @@ def attempt(path: str, rows: Sequence[Mapping[str, Any]]) -> None:
         function(prompts=prompts, completions=answers, completion_ids=[[0]] * len(rows), **others)
     except SetupError:
         raise
-    except Exception as error:  # whatever the user's function raises
+    except (Exception, SystemExit) as error:  # whatever the user's function raises
         columns = ", ".join(["prompts", "completions", "completion_ids", *others])
         raise SetupError(
             f"reward function {path} cannot score the first {len(rows)} rows of the data: {_said(error)}; "
@@ -146,5 +146,5 @@ def _look_here() -> None:
         sys.path.append(here)
 
 
-def _said(error: Exception) -> str:
+def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {first_line(error)}"

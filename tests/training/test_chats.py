@@ -176,6 +176,9 @@ def test_a_chat_is_read_in_each_way_it_is_written(tmp_path: Path) -> None:
             "chosen begins with an answer; expected the",
         ),
         ({"messages": [{**user("a"), "content": 5}]}, "ppo", "content is a number; expected a string"),
+        ({"messages": [{**user("a"), "content": {"text": "a"}}]}, "ppo", "content is an object; expected a string"),
+        ({"messages": [{**user("a"), "role": 5}]}, "ppo", "message 1: role is a number; expected a string"),
+        ({"messages": [user("a"), {"role": "user", "content": None}]}, "ppo", "message 2 has role; expected role and"),
     ],
 )
 def test_a_chat_that_does_not_fit_is_refused_in_one_line(row: Any, algo: str, expected: str, tmp_path: Path) -> None:

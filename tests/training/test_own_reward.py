@@ -45,6 +45,7 @@ def number(completions, **_): return 1.0
 def words(completions, **_): return ["good"] * len(completions)
 def asks(completions, solution): return [0.0] * len(completions)
 def breaks(completions, **columns): return columns["solution"]
+def leaves(completions): raise SystemExit("no key")
 def by_position(completions, /): return [0.0] * len(completions)
 async def later(completions, **_): return [0.0] * len(completions)
 TEXT = "no function"
@@ -60,6 +61,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "my_package" / "__init__.py").write_text("raise RuntimeError('run before its turn')\n")
     (folder / "own_rewards.py").write_text(MODULE)
     (folder / "broken_rewards.py").write_text("import no_such_module\n")
+    (folder / "a_script.py").write_text("import sys\nsys.exit(2)\n")
     return folder
 
 
@@ -88,6 +90,7 @@ def own(name: str) -> tuple[str, str]:
         ("words", "score 1 of 4 is 'good'; expected a number"),
         ("asks", "asks for solution; expected some of prompts, completions, completion_ids, chosen, rejected"),
         ("breaks", "cannot score the first 4 rows of the data: KeyError: 'solution'; it is given prompts, completions"),
+        ("leaves", "cannot score the first 4 rows of the data: SystemExit: no key; it is given prompts, completions"),
         ("by_position", "takes completions by position alone"),
         ("later", "is an async function; expected a plain function"),
         ("TEXT", "is of type str; expected a plain function"),
@@ -120,6 +123,8 @@ def test_a_module_that_cannot_be_imported_says_why() -> None:
     preflight(composed("algo=grpo", "algo.reward.kind=function", "algo.reward.path=broken_rewards:f"))
     with pytest.raises(SetupError, match="broken_rewards cannot be imported: ModuleNotFoundError: No module named"):
         own_reward.attempt("broken_rewards:f", ROWS)
+    with pytest.raises(SetupError, match="a_script cannot be imported: SystemExit: 2"):
+        own_reward.attempt("a_script:f", ROWS)
 
 
 @pytest.mark.parametrize(

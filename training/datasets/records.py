@@ -192,10 +192,16 @@ def _checked(messages: Sequence[Any], name: str, where: str) -> list[dict[str, A
     """The messages, without the keys that a table filled with None; everything else, such as tool calls, stays."""
     found = []
     for number, message in enumerate(messages, start=1):
-        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            keys = named(message) if isinstance(message, Mapping) else kind_of(message)
-            raise SetupError(f"{where}: {name}, message {number} has {keys}; expected role and content")
-        if isinstance(message.get("content"), (int, float)):
-            raise SetupError(f"{where}: {name}, message {number}: content is a number; expected a string")
-        found.append({key: value for key, value in message.items() if value is not None})
+        here = f"{where}: {name}, message {number}"
+        said = (
+            {key: value for key, value in message.items() if value is not None} if isinstance(message, Mapping) else {}
+        )
+        if "role" not in said or not set(said) - {"role", "name"}:  # tool calls and the like need no content
+            keys = named(said) if isinstance(message, Mapping) else kind_of(message)
+            raise SetupError(f"{here} has {keys}; expected role and content")
+        if not isinstance(said["role"], str):
+            raise SetupError(f"{here}: role is {kind_of(said['role'])}; expected a string")
+        if not isinstance(said.get("content", ""), (str, list)):
+            raise SetupError(f"{here}: content is {kind_of(said['content'])}; expected a string")
+        found.append(said)
     return found
