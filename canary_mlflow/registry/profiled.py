@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from canary_mlflow.files.source import read_bytes
+from canary_mlflow.errors import UsageError
+from canary_mlflow.files.source import TooMuch, read_bytes
 from canary_mlflow.registry.evidence import champion_beside, find_evidence
 from canary_mlflow.tracking.reading.profile import FILE, PROFILE_OF_TAG, Profile, Profiled, from_text
 from canary_mlflow.tracking.stores.session import get_run
@@ -81,4 +82,8 @@ def read(client: MlflowClient, run_id: str) -> Profile:
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # for one file
     with tempfile.TemporaryDirectory(prefix="canary-profile-") as folder:
         path = Path(client.download_artifacts(run_id, FILE, folder))
-        return from_text(read_bytes(path).decode("utf-8", errors="replace"), f"{FILE} of run {run_id}")
+        try:
+            text = read_bytes(path).decode("utf-8", errors="replace")
+        except TooMuch as error:
+            raise UsageError(f"{FILE} of run {run_id} {error}") from error
+    return from_text(text, f"{FILE} of run {run_id}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.files.source import read_bytes
+from canary_mlflow.files.source import TooMuch, read_bytes
 from canary_mlflow.registry.evidence import champion_beside, find_evidence
 from canary_mlflow.tracking.reading.samples import FILE, Answer, read
 
@@ -50,6 +50,9 @@ def first_with_samples(client: MlflowClient, run_ids: list[str]) -> tuple[str, l
         if any(item.path == FILE for item in client.list_artifacts(run_id)):
             with tempfile.TemporaryDirectory(prefix="canary-samples-") as folder:
                 path = Path(client.download_artifacts(run_id, FILE, folder))
-                text = read_bytes(path).decode("utf-8", errors="replace")
+                try:
+                    text = read_bytes(path).decode("utf-8", errors="replace")
+                except TooMuch as error:  # no table of ours: that is smaller
+                    raise UsageError(f"{FILE} of run {run_id} {error}") from error
             return run_id, read(text, f"{FILE} of run {run_id}")
     return None

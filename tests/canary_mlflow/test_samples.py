@@ -126,3 +126,13 @@ def test_a_run_without_samples_is_refused_in_one_line(sampled: Any) -> None:
     assert done.exit_code == 2
     assert "no run has samples.jsonl" in done.output
     assert len(done.output.strip().splitlines()) == 1
+
+
+def test_a_table_that_is_too_large_is_refused_in_one_line(sampled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    other = sampled.store.children(sampled.store.session(runs=1))[0]
+    sampled.store.client.log_text(other, "x" * (1 << 20) + "x", FILE)
+    done = CliRunner().invoke(canary, ["samples", other, "--tracking-uri", sampled.store.uri])
+    assert done.exit_code == 2
+    assert done.output.strip().endswith(f"samples.jsonl of run {other} holds more than 1 MiB; expected at most that")
+    assert len(done.output.strip().splitlines()) == 1
