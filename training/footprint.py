@@ -31,6 +31,7 @@ from training.memory import loading_options
 from training.models import read_config
 from training.quantization import stored
 
+LARGEST = {"vocab_size": 10_000_000, "num_hidden_layers": 10_000}
 STATES = {  # bytes of the optimizer's states per trained weight, or once or twice the weight's own dtype
     "adamw_torch": "2w", "adamw_torch_fused": "2w", "adafactor": 0.05, "sgd": 0, "rmsprop": "1w", "adamw_8bit": 2.0,
     "paged_adamw_8bit": 2.0, "paged_adamw_32bit": 8.0, "lion_8bit": 1.0, "lion_32bit": 4.0,
@@ -145,9 +146,17 @@ def _model(config: CanaryConfig, folder: Path, device: Device) -> Any:
         if scores:
             settings.num_labels = 1
             settings.pad_token_id = 0
+        _refuse_endless(settings.get_text_config())
         return kind.from_config(settings, **loading_options(config, device))
     except Exception as error:
         raise unfit(folder, config, error) from error
+
+
+def _refuse_endless(settings: Any) -> None:
+    """Raise ValueError for sizes that no model has, whose counting would take minutes or hours."""
+    for key, most in LARGEST.items():
+        if (found := getattr(settings, key, None) or 0) > most:
+            raise ValueError(f"{key} is {found:,}; expected at most {most:,}")
 
 
 def _reference_and_module(config: CanaryConfig, model: Any) -> tuple[Any, Any]:

@@ -10,8 +10,10 @@ import hashlib
 import importlib
 import inspect
 import math
+import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
@@ -28,9 +30,8 @@ def source_file(path: str) -> Path:
     module, colon, name = path.partition(":")
     if not colon or not all(part.isidentifier() for part in (*module.split("."), name)):
         raise SetupError(f"reward path {path!r} is no import path; expected one, such as my_package.rewards:polite")
-    _look_here()
     importlib.invalidate_caches()
-    places, found = sys.path, None
+    places, found = [str(Path.cwd()), *sys.path], None
     for depth, part in enumerate(module.split("."), start=1):
         whole = ".".join(module.split(".")[:depth])
         found = PathFinder.find_spec(whole, places)
@@ -57,12 +58,18 @@ def source_digest(path: str) -> str:
 def load(path: str) -> Callable[..., list[float]]:
     """The function, wrapped so that each call must return as many finite numbers as answers. Raises SetupError in one
     line."""
-    source_file(path)
+    source = source_file(path)
     module, _, name = path.partition(":")
     try:
-        function = getattr(importlib.import_module(module), name, None)
+        with _here_first():
+            found = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # whatever the user's module raises while it is imported
         raise SetupError(f"reward function {path}: {module} cannot be imported: {_said(error)}") from error
+    if not source.samefile(found.__file__ or os.devnull):
+        raise SetupError(
+            f"reward function {path}: {found.__file__} has the name of {source}, and is in use; expected another name"
+        )
+    function = getattr(found, name, None)
     if function is None:
         raise SetupError(f"reward function {path}: {module} has no {name!r}; expected the name of a function in it")
     if not callable(function) or inspect.isclass(function) or inspect.iscoroutinefunction(function):
@@ -140,10 +147,19 @@ def _checked(found: Any, count: int, path: str) -> list[float]:
     return numbers
 
 
-def _look_here() -> None:
-    """Look for modules in the working folder too, as `python -m` does but an installed command does not."""
-    if (here := str(Path.cwd())) not in sys.path and "" not in sys.path:
-        sys.path.append(here)
+@contextmanager
+def _here_first() -> Iterator[None]:
+    """Look for modules in the working folder first, as `python -m` does but an installed command does not; afterwards
+    there too, but last, so that what a library imports later is no file of that folder."""
+    here = str(Path.cwd())
+    known = here in sys.path or "" in sys.path
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+        if not known:
+            sys.path.append(here)
 
 
 def _said(error: BaseException) -> str:

@@ -119,6 +119,21 @@ def test_a_path_that_leads_nowhere_is_refused_before_anything_is_loaded(path: st
         preflight(config)
 
 
+def test_a_module_of_the_working_folder_comes_before_an_installed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path / "installed"))
+    (tmp_path / "installed").mkdir()
+    (tmp_path / "installed" / "polite_rewards.py").touch()
+    (tmp_path / "polite_rewards.py").write_text(MODULE)
+    own_reward.attempt("polite_rewards:short", ROWS)
+    assert own_reward.source_file("polite_rewards:short") == tmp_path / "polite_rewards.py"
+    (tmp_path / "pytest.py").write_text(MODULE)
+    with pytest.raises(SetupError, match="is in use; expected another name"):
+        own_reward.attempt("pytest:short", ROWS)
+
+
 def test_a_module_that_cannot_be_imported_says_why() -> None:
     preflight(composed("algo=grpo", "algo.reward.kind=function", "algo.reward.path=broken_rewards:f"))
     with pytest.raises(SetupError, match="broken_rewards cannot be imported: ModuleNotFoundError: No module named"):

@@ -92,6 +92,7 @@ NO_MODEL = {
     "no causal one": ({"model_type": "t5"}, "holds no causal language model that can be loaded"),
     "unknown": ({**LLAMA, "model_type": "unheard-of"}, "holds no causal language model that can be loaded"),
     "a text for a number": ({**LLAMA, "hidden_size": "64"}, "expected int, got str"),
+    "a vocabulary of no model": ({**LLAMA, "vocab_size": 10**9}, "vocab_size is 1,000,000,000; expected at most"),
     "its own code": ({**LLAMA, "model_type": "own", "auto_map": {"AutoConfig": "own.Config"}}, "needs its own code"),
     "quantized": (
         {**LLAMA, "quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}},
