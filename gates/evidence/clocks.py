@@ -93,11 +93,12 @@ def _levels(policy: Policy, side: Sequence[Run], name: str) -> dict[str, float]:
 
 def crowded(rule: MetricRule, warmup_steps: int, usual: Sequence[Run], other: Sequence[Run]) -> str:
     """What the other side's steps did, as a clause, if they stood in line for a core so much more than the usual ones
-    that their cost may be the neighbours'; "" if not, if a rule looks at no CPU time, or if the runs do not tell."""
-    if not rule.info.speed or rule.info.wall_clock:
+    that their cost may be the neighbours'; "" if not, if a rule looks at no CPU time of steps, or a run has none."""
+    if not rule.info.speed or rule.info.wall_clock or rule.info.least:
         return ""
     grows = SUMMARIES[rule.reduction].logarithmic
-    sides = [[_in_line(run, warmup_steps, grows) for run in side] for side in (usual, other)]
+    found = [[_in_line(run, warmup_steps, grows) for run in side] for side in (usual, other)]
+    sides = [[share for share in side if share is not None] for side in found]
     before, now = (float(np.mean(side)) if side else np.nan for side in sides)
     if not now > before + IN_LINE:
         return ""
@@ -107,16 +108,19 @@ def crowded(rule: MetricRule, warmup_steps: int, usual: Sequence[Run], other: Se
     return f"stood in line for a core for {100 * now:.0f} % of its steps' time, the other side for {100 * before:.0f} %"
 
 
-def _in_line(run: Run, warmup_steps: int, grows: bool) -> float:
+def _in_line(run: Run, warmup_steps: int, grows: bool) -> float | None:
     """The share of a run's steps in which it neither computed nor waited; `grows`: by how much more of the last third
-    than of the first. NaN where the run does not tell."""
+    than of the first. None of a run that is too short, NaN where it does not tell. 0 where threads compute side by
+    side: how long each of them stood in line is not known."""
     told = [run.series[name].values for name in ("step_time", "step_cpu_time", "step_wait") if name in run.series]
     if len(told) < 3 or len({len(values) for values in told}) > 1:
         return np.nan
     wall, *busy = (values[warmup_steps:] for values in told)
     third = len(wall) // 3
+    if not third:
+        return None
     shares = [
-        1.0 - float(np.sum(busy, axis=0)[part].sum() / max(wall[part].sum(), SHORTEST))
+        float(np.maximum(0.0, 1.0 - np.sum(busy, axis=0)[part].sum() / max(wall[part].sum(), SHORTEST)))
         for part in ((slice(-third, None), slice(third)) if grows else (slice(None),))
     ]
     return shares[0] - shares[1] if grows else shares[0]

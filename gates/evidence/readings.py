@@ -171,7 +171,7 @@ def yardstick(
     if rule.info.least:  # in its own unit, as next to nothing has no relative change
         level = math.fsum(reading.value for reading in baseline) / len(baseline)
         margin, prior = max(rule.margin * level, rule.info.least), policy.prior_of(rule)
-        prior = replace(prior, sd=prior.sd * margin / rule.margin)
+        prior = replace(prior, sd=prior.sd * margin / (rule.margin or 1.0))
         return Yardstick(scale=Scale.IDENTITY, sign=sign, margin=margin, prior=prior)
     values = [reading.value for reading in (*baseline, *candidate)]
     scale, prior = rule.scale, policy.prior_of(rule)

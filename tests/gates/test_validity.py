@@ -114,6 +114,13 @@ def test_a_champion_that_did_not_record_what_belongs_to_no_step_refuses_nobody(s
     assert judge(smoke, outside(make_version, "a", 9.0), make_version("b")).reason_code is ReasonCode.MISSING_DATA
 
 
+def test_a_policy_may_leave_no_more_than_what_is_within_every_limit(smoke, make_version):
+    rules = (replace(rule, margin=0.0) if rule.name == "outside_time" else rule for rule in smoke.rules)
+    policy = replace(smoke, rules=tuple(rules))
+    assert judge(policy, outside(make_version, "a", 9.0), outside(make_version, "b", 9.0)).outcome is Outcome.PASS
+    assert judge(policy, outside(make_version, "a", 9.0), outside(make_version, "b", 12.0)).outcome is Outcome.BLOCK
+
+
 def beside(make_version, name, cost, in_line, **others):
     """Three runs on a CPU: of each step's time, this share went by in line for a core."""
     wall = np.where(np.arange(100) < others.get("from_", 0), 0.02, 0.02 / (1 - in_line))
@@ -138,6 +145,22 @@ def beside(make_version, name, cost, in_line, **others):
 def test_a_cost_that_neighbours_explain_does_not_block_and_one_beyond_that_does(smoke, make_version, candidate, said):
     verdict = judge(smoke, beside(make_version, "a", 1.0, 0.0), beside(make_version, "b", **candidate))
     assert verdict.reason_code is said, verdict.reason
+
+
+def test_threads_that_compute_less_side_by_side_did_not_stand_in_line(smoke, make_version):
+    before, now = beside(make_version, "a", 1.0, -3.0), beside(make_version, "b", 1.24, -2.5)
+    assert judge(smoke, before, now).reason_code is ReasonCode.REGRESSION
+
+
+def test_a_run_of_a_few_steps_does_not_tell_of_neighbours(smoke, make_version):
+    now = beside(make_version, "b", 1.24, 0.0)
+    few = {name: replace(one, steps=one.steps[:3], values=one.values[:3]) for name, one in now.runs[0].series.items()}
+    verdict = judge(
+        smoke,
+        beside(make_version, "a", 1.0, 0.0),
+        replace(now, runs=(*now.runs, replace(now.runs[0], series=few, run_id="few", seed=9))),
+    )
+    assert next(check for check in verdict.checks if check.metric == "step_cost").outcome is CheckOutcome.BLOCK
 
 
 def test_what_a_champion_from_a_crowded_machine_hides_is_said(smoke, make_version):
