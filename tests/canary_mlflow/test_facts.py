@@ -8,7 +8,8 @@ import weakref
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from canary_mlflow import CanaryCallback, session
 from canary_mlflow.cli import canary
 from canary_mlflow.tracking.describing.data_facts import held_out_trained, tokens_in
 from canary_mlflow.tracking.describing.fact_tags import LONGEST_TAG, facts_in, to_tags
-from canary_mlflow.tracking.probes.facts import groups_of
+from canary_mlflow.tracking.probes.facts import data, groups_of
 from canary_mlflow.tracking.reading.histories import session_runs
 
 pytestmark = pytest.mark.usefixtures("unpublished")
@@ -364,6 +365,13 @@ def test_held_out_rows_that_are_trained_on_are_counted_by_all_their_tokens() -> 
     held_out = Dataset.from_dict({"prompt_ids": [[1], [2], [1]], "chosen_ids": [[7], [7], [7]], "labels": [[1]] * 3})
     assert held_out_trained(train, held_out) == {"held_out_trained": 2}
     assert held_out_trained(train, None) == held_out_trained(train, {"docs": held_out}) == {}
+
+
+def test_a_stream_to_train_on_does_not_keep_the_held_out_rows_from_being_told() -> None:
+    held_out = Dataset.from_dict({"input_ids": [[1, 2]]})
+    trainer = SimpleNamespace(train_dataset=held_out.to_iterable_dataset(), eval_dataset=held_out)
+    found = data(cast(Any, SimpleNamespace(trainer=trainer)))
+    assert found.keys() == {"held_out_rows", "tokens.held_out.input_ids"}
 
 
 def test_a_change_of_the_configuration_is_shown_and_blocks_nothing(told: Any) -> None:

@@ -74,9 +74,8 @@ def tokens_in(data: Any, name: str = "tokens", order: str = "") -> dict[str, str
     N leaves out what a mask or an ignored label says is not learned. Under the name `order` a digest of the rows of one
     column as they stand, of ids if there is one: masks come and go from one release to the next. {} if the tokens are
     made during training, or are too many to read."""
-    features = getattr(data, "features", None) or {}
-    columns = [column for column in sorted(features) if _holds_tokens(column, features[column])]
-    if not columns or len(data) > MOST_ROWS:
+    columns = _columns_of_tokens(data)
+    if not columns:
         return {}
     found = {column: Tokens(without=_IGNORED.get(column.rpartition("_")[2])) for column in columns}
     for batch in data.select_columns(columns).with_format("arrow").iter(batch_size=BATCH):
@@ -90,10 +89,9 @@ def tokens_in(data: Any, name: str = "tokens", order: str = "") -> dict[str, str
 def held_out_trained(train: Any, held_out: Any) -> dict[str, int]:
     """How many held-out rows are also trained on, by their token ids: their evaluation is none of what a model has not
     seen. {} if that cannot be read."""
-    sets = [getattr(data, "features", None) or {} for data in (train, held_out)]
-    shared = sorted(sets[0].keys() & sets[1].keys())
-    columns = [column for column in shared if column.endswith("ids") and _holds_tokens(column, sets[0][column])]
-    if not columns or max(len(train), len(held_out)) > MOST_ROWS:
+    theirs = _columns_of_tokens(held_out)
+    columns = [column for column in _columns_of_tokens(train) if column.endswith("ids") and column in theirs]
+    if not columns:
         return {}
     rows = [*_digests(held_out, columns)]
     seen = set(rows).intersection(_digests(train, columns))
@@ -105,6 +103,14 @@ def _digests(data: Any, columns: list[str]) -> Iterator[bytes]:
     for batch in data.select_columns(columns).with_format("arrow").iter(batch_size=BATCH):
         parts = (Tokens().add(batch.column(column).combine_chunks()) for column in columns)
         yield from map(b"".join, zip(*parts, strict=True))
+
+
+def _columns_of_tokens(data: Any) -> list[str]:
+    """The columns of tokens that can be read: none of a stream, of too many rows, or of another kind of data set."""
+    features = getattr(data, "features", None)
+    if not isinstance(features, Mapping) or not hasattr(data, "__len__") or len(data) > MOST_ROWS:
+        return []
+    return [column for column in sorted(features) if _holds_tokens(column, features[column])]
 
 
 def _holds_tokens(column: str, feature: Any) -> bool:
