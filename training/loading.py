@@ -101,6 +101,9 @@ def load_model(
     if config.adapter.name == "full" and getattr(model, "is_quantized", False):
         raise SetupError(f"{folder} holds quantized weights, which take no gradient; expected adapter=lora")
     keep_trainable(model)
+    settings = model.config.get_text_config()
+    if hasattr(config.algo, "max_new_tokens") and getattr(settings, "output_router_logits", False):
+        settings.output_router_logits = False  # they break drawing (see experts.py); TRL asks for them call by call
     if absent := sorted(name for name in info["missing_keys"] if not (scores and name in HEADS)):
         raise SetupError(f"{folder} lacks {len(absent)} weights (first: {absent[0]}); expected a whole language model")
     places = model.get_input_embeddings().weight.shape[0]
