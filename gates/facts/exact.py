@@ -95,7 +95,7 @@ def fact_differences(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[
     return sorted((one for one in found if one is not None), key=lambda one: (_rank(one), one.key))
 
 
-def deciding(differences: Iterable[Difference], baseline: Sequence[Run], candidate: Sequence[Run]) -> list[Difference]:
+def deciding(differences: Sequence[Difference], baseline: Sequence[Run], candidate: Sequence[Run]) -> list[Difference]:
     """The differences of runs of the same work that only a regression explains, marked as such: no setting that
     somebody changed may explain them."""
     runs = (*baseline, *candidate)
@@ -136,17 +136,28 @@ def variant_of(key: str) -> str:
     return key.partition(".")[0].rpartition("/")[0]
 
 
-def on_purpose(differences: Iterable[Difference], baseline: Sequence[Run], candidate: Sequence[Run]) -> list[str]:
+def on_purpose(differences: Sequence[Difference], baseline: Sequence[Run], candidate: Sequence[Run]) -> list[str]:
     """The settings that somebody changed. A default that a library flipped is not among them, as nobody set it on
-    either side, nor a setting of canaries that only one version of them has."""
+    either side, nor an argument that came with another release, which the trainer may have set, nor a setting of
+    canaries that only one version of them has."""
     sides = [(unset(side), {key for run in side for key in run.configuration}) for side in (baseline, candidate)]
+    upgraded = any(one.group == "packages" for one in differences)
+    named = {key for run in baseline for key in (*run.facts, *defaults_of(run))}
 
     def by_library(key: str) -> bool:
         known = any(defaults for defaults, _ in sides)
         return known and all(ARGUMENTS + key in defaults or key not in given for defaults, given in sides)
 
+    def of_new_release(key: str) -> bool:
+        theirs = any(ARGUMENTS + key in run.facts for run in candidate)
+        return upgraded and bool(sides[0][0]) and theirs and ARGUMENTS + key not in named
+
     settings = [one for one in differences if one.group == "configuration"]
-    return [one.key for one in settings if not by_library(one.key) and not of_one_version(one, baseline, candidate)]
+    return [
+        one.key
+        for one in settings
+        if not (by_library(one.key) or of_new_release(one.key) or of_one_version(one, baseline, candidate))
+    ]
 
 
 def covers(accepted: Difference, found: Difference) -> bool:

@@ -457,6 +457,13 @@ def test_an_argument_that_a_trainer_of_a_new_release_sets_itself_is_no_changed_s
     assert facts_in(judge(smoke, new, old))["arguments.activation_checkpointing"].candidate == ABSENT
     unknown = side("c", facts={"defaults.bf16": None, "defaults.warmup_steps": None})
     assert "arguments.activation_checkpointing" in facts_in(judge(smoke, unknown, new))
+    # Nor does it excuse what differs, if there was an upgrade; without one, somebody has given it.
+    old = side("d", configuration={"learning_rate": "0.003"}, environment={"transformers": "5.22.2"})
+    for version, outcome in (("5.23.0", Outcome.BLOCK), ("5.22.2", Outcome.PASS)):
+        given = {"learning_rate": "0.003", "activation_checkpointing": "True"}
+        now = side("e", loss=9.0, configuration=given, environment={"transformers": version},
+                   facts={"arguments.activation_checkpointing": "true"})  # fmt: skip
+        assert judge(smoke, old, now).outcome is outcome
 
 
 def test_two_sides_stand_beside_each_other_with_what_nobody_set_marked(side: Any) -> None:
