@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from canary_mlflow import cli
+from canary_mlflow.module_runner import FILE as RUNNER
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {"torch", "transformers", "trl", "peft", "datasets"}
@@ -339,31 +340,16 @@ def test_run_without_the_training_stack_says_how_to_get_it(monkeypatch: pytest.M
 
 
 def test_run_is_python_m_training_with_the_same_arguments(tmp_path: Path) -> None:
-    """A stand-in `training` on the path shows what arrives, and that its exit code is the command's."""
-    package = tmp_path / "training"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "__main__.py").write_text(
-        "import os, sys; print(sys.argv[1:], os.environ['MLFLOW_TRACKING_URI']); sys.exit(3)\n"
-    )
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "canary_mlflow.cli",
-            "run",
-            "tier=smoke",
-            "--multirun",
-            "-c",
-            "job",
-            "--tracking-uri",
-            "u",
-        ],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout.strip()) == (3, "['tier=smoke', '--multirun', '-c', 'job'] u")
+    """Of this project, though the working folder has a package of that name."""
+    (tmp_path / "training").mkdir()
+    (tmp_path / "training/__init__.py").write_text("raise SystemExit('the code of somebody else')")
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [forking.python(), str(RUNNER), "canary_mlflow.cli", "run", *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    shown = run("algo=kto", "--cfg", "job")
+    assert (shown.returncode, "name: kto" in shown.stdout) == (0, True), shown.stderr
+    refused = run("algo=kto", "--tracking-uri", "sqlite:///:memory:")
+    assert (refused.returncode, "tracking store sqlite:///:memory:" in refused.stderr) == (2, True)
     assert "python -m training" in canary("run", "--help").stdout

@@ -30,6 +30,7 @@ from pathlib import Path
 from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[2]
+RUNNER = str(ROOT / "canary_mlflow/module_runner.py")
 # What sessions and servers load only as they go.
 LATER = (
     "IPython",
@@ -221,10 +222,11 @@ def ask_a_hub_or_not() -> None:
 def outcome(words: list[str]) -> int:
     """Run a module, a text or a file as `python` does."""
     try:
-        if words[0] == "-m":
+        if words[0] in ("-m", RUNNER):
             for name in (words[1], f"{words[1]}.__main__"):
                 if name not in sys.modules or not hasattr(sys.modules[name], "__path__"):
                     sys.modules.pop(name, None)  # what is run has not been loaded
+        if words[0] == "-m":
             sys.argv = words[1:]
             runpy.run_module(words[1], run_name="__main__", alter_sys=True)
         elif words[0] == "-c":
@@ -232,7 +234,7 @@ def outcome(words: list[str]) -> int:
             sys.modules["__main__"] = main = ModuleType("__main__")
             exec(compile(words[1], "<string>", "exec"), vars(main))
         else:
-            sys.argv = words
+            sys.argv = [*words]
             runpy.run_path(words[0], run_name="__main__")
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):

@@ -156,7 +156,7 @@ def test_a_hub_model_in_the_cache_passes(tmp_path, monkeypatch):
     (snapshot.parents[1] / "refs").mkdir()
     (snapshot.parents[1] / "refs" / "main").write_text("c" * 40)
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
-        (snapshot / name).write_text("{}")
+        (snapshot / name).write_text('{"model_type": "gpt_neox"}' if name == "config.json" else "{}")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
