@@ -14,7 +14,7 @@ from click.exceptions import NoArgsIsHelpError
 
 from canary_mlflow.errors import CanaryError, UsageError, one_line
 from canary_mlflow.shown import visible
-from canary_mlflow.tracking.describing.failures import STOPPING, Terminated, terminate
+from canary_mlflow.tracking.signals import STOPPING, Terminated, terminate
 
 EXIT_CODES = """\b
 Exit codes:

@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from canary_mlflow.edge import OUTSIDE, as_one_line, unwinding
 from canary_mlflow.errors import CanaryError, UsageError, one_line
 from canary_mlflow.shown import say
-from canary_mlflow.tracking.describing.failures import Terminated
+from canary_mlflow.tracking.signals import Terminated
 
 
 def ended(work: Callable[[], int]) -> int:

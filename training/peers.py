@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from canary_mlflow.tracking.describing.exceptions import Raised
-from canary_mlflow.tracking.describing.failures import Terminated
+from canary_mlflow.tracking.signals import Terminated
 
 COUNT = "CANARY_RANKS"
 """Environment variable of processes that training.ranks started. WORLD_SIZE and RANK alone prove nothing: a cluster may

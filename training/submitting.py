@@ -22,7 +22,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from canary_mlflow.edge import OUTSIDE, unwinding
 from canary_mlflow.errors import CanaryError, UsageError, one_line
 from canary_mlflow.shown import say
-from canary_mlflow.tracking.describing.failures import Terminated, terminate
+from canary_mlflow.tracking.signals import Terminated, terminate
 from canary_mlflow.tracking.stores import owner
 from training import devices
 from training.config import CanaryConfig

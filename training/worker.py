@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.loading import quiet_4_bit, without_collecting
 from canary_mlflow.tracking.describing.exceptions import raised, raised_tags
-from canary_mlflow.tracking.describing.failures import classify, is_full, terminate
+from canary_mlflow.tracking.describing.failures import classify, is_full
+from canary_mlflow.tracking.signals import terminate
 from training import algorithms, peers
 from training.compiling import load_4_bit
 from training.errors import SetupError, Stopped

@@ -10,7 +10,7 @@ from canary_mlflow.commands.shared import print_json
 from canary_mlflow.edge import EXIT_CODES, unwinding
 from canary_mlflow.errors import CanaryError, UsageError
 from canary_mlflow.shown import echo, say
-from canary_mlflow.tracking.describing.failures import Terminated
+from canary_mlflow.tracking.signals import Terminated
 
 MINUTES_A_PROBE = 1.5  # an environment from a warm cache, and a few steps
 

@@ -27,9 +27,9 @@ from canary_mlflow.errors import NoSource, UsageError
 from canary_mlflow.launching.makers import Launched
 from canary_mlflow.launching.sources import commit_of, installer, source_of
 from canary_mlflow.registry.acts.by_hand import bless
-from canary_mlflow.tracking.describing.failures import Terminated
 from canary_mlflow.tracking.describing.fingerprint import git, hardware, packages
 from canary_mlflow.tracking.reading.histories import fresh_runs, read_version, session_runs
+from canary_mlflow.tracking.signals import Terminated
 from canary_mlflow.tracking.stores.session import child_runs
 
 ROOT = Path(__file__).resolve().parents[2]

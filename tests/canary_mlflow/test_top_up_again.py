@@ -16,8 +16,8 @@ from canary_mlflow.launching.plan import Plan
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.judging.gatekeeper import gate
 from canary_mlflow.registry.judging.looks import LOOKS_TAG, Taken, evidence_of, note_look
-from canary_mlflow.tracking.describing.failures import Terminated
 from canary_mlflow.tracking.reading.histories import read_version
+from canary_mlflow.tracking.signals import Terminated
 from gates.model.policy import Policy, WithoutSource
 from gates.model.verdict import Outcome, ReasonCode
 

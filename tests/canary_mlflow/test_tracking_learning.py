@@ -17,9 +17,10 @@ import pytest
 from mlflow import MlflowClient
 
 from canary_mlflow.tracking.describing.exceptions import raised, raised_from, raised_tags
-from canary_mlflow.tracking.describing.failures import Terminated, classify
+from canary_mlflow.tracking.describing.failures import classify
 from canary_mlflow.tracking.describing.learning import learned
 from canary_mlflow.tracking.describing.metrics_json import loss_diverged, metrics_json, statistics
+from canary_mlflow.tracking.signals import Terminated
 
 
 def rows(name: str, values: object) -> list[dict[str, float]]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import errno
 import re
-import signal
 import sys
 import sysconfig
 import traceback
 from pathlib import Path
-from types import FrameType
 
 from canary_mlflow.errors import one_line
 
@@ -91,28 +89,3 @@ def module_path(file: str) -> str:
         return path.name
     root = max(holding, key=lambda found: len(found.parts))
     return "" if root in own else path.resolve().relative_to(root).as_posix()
-
-
-class Terminated(SystemExit):
-    """SIGTERM or SIGHUP arrived; unwinds like SystemExit, so that a run can still record how it ended. Not an
-    Exception: code that tolerates, say, a failed picture must not swallow it."""
-
-    def __init__(self, signum: int) -> None:
-        super().__init__(128 + signum)
-        self.signum = signum
-
-    def __str__(self) -> str:
-        return f"stopped by {signal.Signals(self.signum).name}"
-
-
-STOPPING = (signal.SIGTERM, signal.SIGHUP)
-"""Signals that end work from outside; SIGHUP comes when a terminal is closed."""
-
-
-def terminate(signum: int, frame: FrameType | None) -> None:
-    """A signal handler that unwinds. No second signal, Ctrl-C or other, may cut short the recording of the first."""
-    for each in (signal.SIGINT, *STOPPING):
-        signal.signal(each, signal.SIG_IGN)
-    if signum == signal.SIGINT:
-        raise KeyboardInterrupt
-    raise Terminated(signum)
