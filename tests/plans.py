@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from mlflow.entities import Metric
 from recorded import RAISED
 
 from canary_mlflow.errors import BrokeOff, CanaryError, NoSource
-from canary_mlflow.launching.makers import OneByOne
+from canary_mlflow.launching.makers import Made, OneByOne
+from canary_mlflow.launching.missing_runs import Turn
 from canary_mlflow.launching.plan import Plan
 from canary_mlflow.policies import load_policy
+from canary_mlflow.tracking.reading.histories import FRESH_TAG
 from gates.model.policy import FreshBaseline, Policy, WithoutSource
 
 
@@ -74,22 +78,52 @@ class Recording(OneByOne):
         self.record(seed, self.today, {"canary.role": "baseline", "canary.baseline_of": champion})
 
 
+class AtOnce(Recording):
+    """Makes the runs of a look side by side, as on a cluster: all have ended before the first turn comes, and a fresh
+    run is marked as one in its own turn."""
+
+    at_once = True
+
+    def turns(self, wanted: Any, champion: str | None) -> Iterator[tuple[Turn, int, Made]]:
+        ended = []
+        for turn, seed in wanted:
+            if turn is Turn.CANDIDATE:
+                self.candidate(seed)
+                ended.append((turn, seed, lambda: None))
+            else:
+                run_id = self.record(seed, self.today, {"canary.role": "baseline"})
+                mark = partial(self.recorded.client.set_tag, run_id, FRESH_TAG, champion)
+                ended.append((turn, seed, mark))
+        yield from ended
+
+
 def beat(recorded: Any, run_id: str, seconds: float) -> None:
     """A fixed kernel timed beside the steps."""
     points = [Metric("perf/sentinel_time", seconds, 1_700_000_000_000 + step, step) for step in range(1, 41)]
     recorded.client.log_batch(run_id, metrics=points)
 
 
-def plan(guarded: Any, policy: Policy, host: str = "another", beats: float | None = None, **making: Any) -> Plan:
+def plan(
+    guarded: Any,
+    policy: Policy,
+    host: str = "another",
+    beats: float | None = None,
+    maker: type[Recording] = Recording,
+    **making: Any,
+) -> Plan:
     """A version with one run on its way, which was made today on `host`. `beats`: see `beat`."""
     tags = {"canary.env.host": host}
     session = guarded.session(runs=1, slower=making.get("slower", 1.0) * making.get("today", 1.0), tags=tags)
     if beats is not None:
         beat(guarded, guarded.children(session)[0], beats)
     version = guarded.register(session)
-    maker = Recording(guarded, session, host, **making)
     return Plan(
-        client=guarded.client, model=guarded.model, version=version, policy=policy, maker=maker, say=lambda line: None
+        client=guarded.client,
+        model=guarded.model,
+        version=version,
+        policy=policy,
+        maker=maker(guarded, session, host, **making),
+        say=lambda line: None,
     )
 
 

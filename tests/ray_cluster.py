@@ -15,19 +15,20 @@ import json, sys
 from ray.cluster_utils import Cluster
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
 nodes = {}
-def add(**own):
-    node = cluster.add_node(num_cpus=2, **own)
-    nodes[node.node_id] = node
+def add(*classes):
+    node = cluster.add_node(num_cpus=2, resources=dict.fromkeys(classes, 1))
+    nodes[node.node_id] = node, classes
     return node.node_id
-made = [add(resources={"first": 1}), add()]
+made = [add("first"), add()]
 print(json.dumps({"address": cluster.address, "nodes": made}), flush=True)
 for line in sys.stdin:
     what, _, which = line.strip().partition(" ")
     if what == "kill":
-        cluster.remove_node(nodes.pop(which), allow_graceful=False)
+        gone, classes = nodes.pop(which)
+        cluster.remove_node(gone, allow_graceful=False)
         print("gone", flush=True)
     elif what == "add":
-        print(add(), flush=True)
+        print(add(*classes), flush=True)
 cluster.shutdown()
 """
 
@@ -46,6 +47,7 @@ class Nodes:
         self.nodes.remove(node)
 
     def add(self) -> str:
+        """A node of the class of the one that was killed last."""
         self.nodes.append(self._tell("add"))
         return self.nodes[-1]
 

@@ -24,6 +24,8 @@ class Maker(Protocol):
     """Makes the runs that a plan of looks needs. Raises NoSource if code or packages are not available, CanaryError if
     a run breaks off for an outside reason."""
 
+    at_once: bool  # the runs of a look are made side by side: one may have ended before its turn comes
+
     def candidate(self, seed: int) -> None:
         """Make one more run of the candidate."""
 
@@ -52,6 +54,8 @@ Made = Callable[[], None]
 
 class OneByOne:
     """Makes the runs of a look one by one, when they are called for, on this machine."""
+
+    at_once = False
 
     def turns(
         self: Maker, wanted: Iterable[tuple[Turn, int]], champion: str | None

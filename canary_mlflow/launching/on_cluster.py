@@ -38,6 +38,8 @@ class Delegated:
 class OnCluster(Launched):
     """As `Launched`, but on the nodes of a cluster."""
 
+    at_once = True
+
     def __init__(
         self, client: MlflowClient, session: str, subject: str, made: tuple[Run, ...], cluster: Cluster
     ) -> None:

@@ -108,15 +108,16 @@ class PlannedRuns:
     def make(self, missing: Missing) -> None:
         """Make the runs of the next look; the ledger names each of them, even one that broke off."""
         champion = self.prepared
-        for turn, seed, made in self.maker.turns(missing.turns(), champion):
-            try:
+        try:
+            for turn, seed, made in self.maker.turns(missing.turns(), champion):
                 self.make_one(turn, seed, champion, made)
-            except BrokeOff as error:  # it is repeated first
-                self.broke_off = True
-                self.say(str(error))
-                return
-            finally:
-                self.record_runs()
+                if not self.maker.at_once:  # else a fresh run may have ended that its own turn has yet to mark as one
+                    self.record_runs()
+        except BrokeOff as error:  # it is repeated first
+            self.broke_off = True
+            self.say(str(error))
+        finally:
+            self.record_runs()
 
     def make_one(self, turn: Turn, seed: int, champion: str | None, made: Made) -> None:
         if turn is Turn.CANDIDATE and not self.ended:

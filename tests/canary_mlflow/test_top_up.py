@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from plans import beat, late_policy, looks, plan, with_fresh
+from plans import AtOnce, beat, late_policy, looks, plan, with_fresh
 
 from canary_mlflow.launching.plan import Plan
 from canary_mlflow.policies import load_policy
@@ -34,6 +34,12 @@ def test_added_runs_are_children_of_the_session_and_decide(guarded: Any, late: P
     assert looks(guarded, session) == {"1": [1, 3]}
     assert guarded.champion() == going.version
     assert "look 2 of 2: decided: PASS" in decision.verdict.notes
+
+
+def test_pairs_that_end_side_by_side_are_named_once_all_are_marked(guarded: Any, late: Policy) -> None:
+    decision = (going := plan(guarded, with_fresh(late), maker=AtOnce)).carry_out()
+    assert (decision.verdict.outcome, decision.promoted) == (Outcome.PASS, True), decision.verdict.reason
+    assert guarded.champion() == going.version
 
 
 def test_a_slowdown_blocks_at_the_look_that_shows_it(guarded: Any, late: Policy) -> None:
