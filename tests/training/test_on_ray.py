@@ -207,11 +207,9 @@ def test_a_sweep_runs_its_jobs_side_by_side(cluster: Nodes, workplace: Workplace
 
 
 def test_the_class_of_host_is_kept(cluster: Nodes, workplace: Workplace) -> None:
-    ended = workplace.train(*WORDS, "repeats=1", "hardware.host_class=first", *on_ray(cluster))
+    ended = workplace.train(*WORDS, "hardware.host_class=first", *on_ray(cluster))
     assert ended.returncode == 0, ended.stderr
     assert len({run.data.tags[NODE_TAG] for run in children(workplace)}) == 1
-    nobody = workplace.train(
-        *WORDS, "repeats=1", "hardware.host_class=nobody", "launcher.wait_minutes=0", *on_ray(cluster)
-    )
+    nobody = workplace.train(*WORDS, "hardware.host_class=nobody", "launcher.wait_minutes=0", *on_ray(cluster))
     assert nobody.returncode == 4
     assert "no node had CPU 2, nobody 1 for 0 minutes" in nobody.stderr
