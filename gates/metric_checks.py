@@ -9,6 +9,7 @@ from functools import partial
 
 from gates.evidence.clocks import CROWDED, Pairs
 from gates.evidence.readings import TOO_SHORT, read
+from gates.evidence.rewards import parts_of
 from gates.model.policy import Policy
 from gates.model.records import Run, Version
 from gates.model.rules import MetricRule, Role, Worse
@@ -38,9 +39,10 @@ def metric_checks(
     `plan` has the error levels of all looks together, which is what more runs could still spend.
     """
     left, right = baseline.finished, candidate.finished
+    parts = parts_of(policy.rules, left, right)
     rules = [
         rule
-        for rule in (_as_judged(policy, rule, (left, right)) for rule in policy.rules)
+        for rule in (_as_judged(policy, rule, (left, right)) for rule in (*policy.rules, *parts))
         if rule.role is Role.GATE or (rule.role is not Role.IGNORE and any(map(rule.series, (*left, *right))))
     ]
     weighed = [weigh(policy, rule, left, right, pairs) for rule in rules]

@@ -14,6 +14,7 @@ from gates.evidence.ends import up_to_shared_end
 from gates.evidence.matching import compare_readings, identity_check, same_code, same_training
 from gates.evidence.plausibility import implausible
 from gates.evidence.readings import VERIFIED, Reading, Yardstick, read, yardstick
+from gates.evidence.rewards import weighed_alike
 from gates.model.metrics import MEANING
 from gates.model.policy import Policy
 from gates.model.records import Run
@@ -46,6 +47,18 @@ def weigh(policy: Policy, rule: MetricRule, left: Sequence[Run], right: Sequence
     is judged by the fresh baseline runs alone; for all other metrics they count like the stored ones."""
     if otherwise := _means_otherwise(rule, (*left, *pairs.used), right):
         return otherwise
+    alike = weighed_alike(rule, once((*left, *pairs.used)), right)
+    if isinstance(alike, str):
+        return undecided(rule, alike, ReasonCode.NOT_COMPARABLE)
+    left, right, said = alike
+    found = _weigh_alike(policy, rule, left, right, pairs)
+    return replace(found, notes=(*found.notes, *said))
+
+
+def _weigh_alike(
+    policy: Policy, rule: MetricRule, left: Sequence[Run], right: Sequence[Run], pairs: Pairs
+) -> Weighed | Check:
+    """As `weigh`, of runs in which the metric means the same."""
     if pairs and judged_in_pairs(rule):
         return _weigh(policy, rule, pairs.baseline, pairs.candidate, beside=True)
     fresh: Sequence[Run] = pairs.used

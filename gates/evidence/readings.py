@@ -125,13 +125,14 @@ def _read_one(policy: Policy, rule: MetricRule, run: Run) -> Reading | str:
         last_step=max(run.last_step, int(series.steps[-1])),
         warmup=warmup,
         capacity=_capacity(run) if rule.info.unit == "MiB" else math.inf,
-        rewards=_rewards(run) if rule.info.reward else (-math.inf, math.inf),
+        rewards=_rewards(rule, run) if rule.info.reward else (-math.inf, math.inf),
     )
 
 
-def _rewards(run: Run) -> tuple[float, float]:
-    """The lowest and the highest reward of any kind: an evaluation at the end alone may lie anywhere."""
-    values = [value for name in _REWARDS for value in run.finite(name)]
+def _rewards(rule: MetricRule, run: Run) -> tuple[float, float]:
+    """The lowest and the highest reward of any kind, as an evaluation at the end alone may lie anywhere; of one
+    function's reward, its own."""
+    values = [value for name in ((rule.metric,) if rule.own else _REWARDS) for value in run.finite(name)]
     return (min(values), max(values)) if values else (-math.inf, math.inf)
 
 

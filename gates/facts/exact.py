@@ -34,8 +34,9 @@ NOT_EXACT = (WORK, f"{DRIFT}.")
 """Kept as facts, and compared in a way of their own."""
 
 ARGUMENTS = "arguments."
-DEFAULTED = (ARGUMENTS, "model.", "adapter.", "generation.")
-"""Groups that hold what is not at its default: of these, one that only one side has differs."""
+DEFAULTED = (ARGUMENTS, "model.", "adapter.", "generation.", "rewards.")
+"""Groups that hold what is not at its default, or what there may be any of: of these, one that only one side has
+differs."""
 
 ROUNDING = {"fp32": 1e-5, "tf32": 1e-3, "bf16": 1e-2, "fp16": 1e-2}
 LOOSEST = 1e-2

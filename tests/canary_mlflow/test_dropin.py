@@ -60,6 +60,9 @@ def test_a_plain_script_of_every_trainer_gives_a_whole_run(kind: str, shared: An
         assert (whole <= steps.values * 1.01 + 1e-3).all()
     if kind in ("grpo", "rloo", "ppo"):
         assert {"time_generate", "time_reward", "time_reference", "truncated_share"} <= run.series.keys()
+    if kind in ("grpo", "rloo"):  # which sum its reward is
+        assert run.facts["rewards.length_of"] == "1.0"
+        assert "trl/rewards/length_of/mean" in run.series
     if kind in ("dpo", "kto"):
         assert "time_reference" in run.series
 

@@ -217,6 +217,17 @@ def rules_of(tokenizer: Any) -> str:
     return digest(json.dumps({key: rules[key] for key in sorted(rules) if key not in ("padding", "truncation")}))
 
 
+def rewards(setting: Setting) -> Found:
+    """The weight of each reward function of TRL's trainers, by the name under which its mean is logged; {} where two
+    share a name."""
+    names = list(getattr(setting.trainer, "reward_func_names", ()))
+    weights = getattr(setting.trainer, "reward_weights", None)
+    if weights is None or len(set(names)) < len(names):
+        return {}
+    told = (round(weight, 6) for weight in torch.as_tensor(weights).tolist())  # 0.3 in a single precision
+    return dict(zip(names, told, strict=True))
+
+
 def data(setting: Setting) -> Found:
     """Rows and tokens as the trainer prepared them."""
     train, held_out = (getattr(setting.trainer, f"{name}_dataset", None) for name in ("train", "eval"))
@@ -234,6 +245,7 @@ GROUPS: Mapping[str, Callable[[Setting], Found]] = {
     "arguments": arguments,
     "defaults": defaults,
     "tokenizer": tokenizer,
+    "rewards": rewards,
     "data": data,
 }
 
