@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import PurePath
+from inspect import CO_GENERATOR
 from types import FrameType
 
 STOPPING = (signal.SIGTERM, signal.SIGHUP)
@@ -40,51 +40,68 @@ def terminate(signum: int, frame: FrameType | None) -> None:
     raise Terminated(signum)
 
 
+def interrupt(signum: int, frame: FrameType | None) -> None:
+    """Python's own handler of Ctrl-C, but after such a call."""
+    if not after_call(frame, partial(interrupt, signum, None)):
+        signal.default_int_handler(signum, frame)
+
+
 def after_call(frame: FrameType | None, act: Callable[[], None]) -> bool:
     """If a signal came amid a call that no exception may cut short, let `act` come once it has ended; return whether.
 
     An exception raised in the middle of SQLAlchemy's own work can leave the transaction open: the recording of the end
     would wait for a lock that this process itself holds. Python swallows one that is raised in a weakref's callback.
     """
-    caller = outer_frame(frame)
-    if caller is None:
-        return False
-    if not isinstance(sys.gettrace(), _Afterwards):  # else an earlier signal waits already
-        _Afterwards(caller, act)
-    return True
+    call, waits = outermost(frame), sys.gettrace()
+    if isinstance(waits, _Afterwards):  # with an earlier signal, which this one overtakes if it comes amid no call
+        if call is None:
+            waits.leave()
+    elif call is not None:
+        _Afterwards(call, act)
+    return call is not None
 
 
-def outer_frame(frame: FrameType | None) -> FrameType | None:
-    """The frame that made such a call, if this frame belongs to one; else None."""
+def outermost(frame: FrameType | None) -> FrameType | None:
+    """The outermost frame of such a call, if this frame belongs to one; else None."""
     found = None
     while frame is not None:
-        path = PurePath(frame.f_code.co_filename)
-        if "sqlalchemy" in path.parts or path.name in ("sqlalchemy_store.py", "weakref.py"):
-            found = frame.f_back
+        module = str(frame.f_globals.get("__name__"))
+        if module.partition(".")[0] in ("sqlalchemy", "weakref") or module.endswith(".sqlalchemy_store"):
+            found = frame
         frame = frame.f_back
     return found
 
 
 class _Afterwards:
-    """Calls `act` at the next line of a frame, or wherever the program is when the patience is over. It does so as
-    Python's tracing function: nothing else can raise an exception exactly when a call has ended."""
+    """Calls `act` when a call returns, or wherever the program is when the patience is over. It does so as Python's
+    tracing function: nothing else can raise an exception as if the call itself had raised it, so that each `with`,
+    `try` and `finally` around the call does its work."""
 
-    def __init__(self, frame: FrameType, act: Callable[[], None]) -> None:
-        self.frame, self.act, self.until = frame, act, time.monotonic() + PATIENCE
+    def __init__(self, call: FrameType, act: Callable[[], None]) -> None:
+        self.act, self.until = act, time.monotonic() + PATIENCE
         self.before = sys.gettrace()  # a debugger's, or that of a coverage tool
-        frame.f_trace = self
+        self.frame, self.events = call, {"return"}
+        callback = call.f_code.co_name == "<lambda>" or call.f_globals.get("__name__") == "weakref"
+        if (callback or call.f_code.co_flags & CO_GENERATOR) and call.f_back:
+            # Python swallows what a weakref's callback raises, and a generator must not end at its `yield`.
+            self.frame, self.events = call.f_back, {"line", "return"}
+        self.frame.f_trace = self
         sys.settrace(self)
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
-        if frame is self.frame or time.monotonic() > self.until:
-            sys.settrace(self.before)
-            self.frame.f_trace = None
+        if (frame is self.frame and event in self.events) or time.monotonic() > self.until:
+            self.leave()
             self.act()
+
+    def leave(self) -> None:
+        """Trace no more."""
+        sys.settrace(self.before)
+        self.frame.f_trace = None
 
 
 class TerminationHandler:
     """Lets SIGTERM and SIGHUP unwind like an exception while a run is recorded, in the main thread and if nobody else
-    handles them: by default they would end the run without a record."""
+    handles them: by default they would end the run without a record. Ctrl-C stays Python's KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self._ours: object = None
@@ -114,6 +131,8 @@ class TerminationHandler:
 
         for each in free:
             signal.signal(each, stop)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, interrupt)
         self._ours = stop
 
     def remove(self) -> None:
@@ -122,6 +141,8 @@ class TerminationHandler:
             for each in STOPPING:
                 if signal.getsignal(each) is self._ours:
                     signal.signal(each, signal.SIG_DFL)
+            if signal.getsignal(signal.SIGINT) is interrupt:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
             self._ours = None
         pending, self._pending = self._pending, None
         if pending is not None:

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import FrameType
+
+import pytest
+import sqlalchemy
+
+from canary_mlflow.tracking.signals import STOPPING, Terminated, TerminationHandler, terminate
 
 INTERRUPTED = """
 import random, signal, sqlite3, sys, time
@@ -39,3 +49,63 @@ def test_a_signal_amid_a_write_leaves_no_lock(tmp_path: Path) -> None:
     )
     assert ended.returncode == 0, ended.stderr
     assert int(ended.stdout) > 50
+
+
+@contextmanager
+def handled(by: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Let this function handle the signals for a while."""
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, *STOPPING)}
+    for each in before:
+        signal.signal(each, by)
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+@contextmanager
+def database_that_sends(signum: int) -> Iterator[tuple[sqlalchemy.Connection, list[str]]]:
+    """A database whose function stop() sends the signal, amid the call; and what happened since, to be noted."""
+    happened: list[str] = []
+
+    def stop() -> None:
+        os.kill(os.getpid(), signum)
+        happened.append("the call went on")
+
+    with sqlalchemy.create_engine("sqlite://").connect() as connection:
+        connection.connection.create_function("stop", 0, stop)  # type: ignore[attr-defined]  # of sqlite3
+        yield connection, happened
+
+
+def test_what_is_around_the_call_is_cleaned_up() -> None:
+    """Also if the call is the last thing in its block, where Python goes on in the lines that clean up."""
+    with database_that_sends(signal.SIGTERM) as (connection, happened):
+
+        def in_a_with() -> None:
+            with ExitStack() as around:
+                around.callback(happened.append, "the block was left")
+                connection.execute(sqlalchemy.text("SELECT stop()"))
+
+        def in_a_try() -> None:
+            try:
+                connection.execute(sqlalchemy.text("SELECT stop()"))
+            finally:
+                happened.append("the rest was done")
+
+        for each in (in_a_with, in_a_try):
+            with handled(terminate), pytest.raises(Terminated):
+                each()
+    assert happened == ["the call went on", "the block was left", "the call went on", "the rest was done"]
+
+
+def test_ctrl_c_in_a_script_waits_for_the_call_too() -> None:
+    recorded: list[BaseException] = []
+    with handled(signal.default_int_handler):
+        ours = TerminationHandler()
+        ours.install(recorded.append, lambda: False)
+        with database_that_sends(signal.SIGINT) as (connection, happened), pytest.raises(KeyboardInterrupt):
+            connection.execute(sqlalchemy.text("SELECT stop()"))
+        ours.remove()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert (happened, recorded) == (["the call went on"], [])
