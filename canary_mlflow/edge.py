@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
@@ -80,10 +80,22 @@ def unwinding() -> Iterator[None]:
             signal.signal(each, terminate)
     try:
         yield
+    except (KeyboardInterrupt, Terminated):
+        _close_own()
+        raise
     finally:
         for each, handler in before.items():
             if signal.getsignal(each) is terminate:  # else a signal has come, and this process is ending
                 signal.signal(each, handler)
+
+
+def _close_own() -> None:
+    """End the runs that this process still holds open; without MLflow it has made none."""
+    if "mlflow" in sys.modules or "MLFLOW_RUN_ID" in os.environ:
+        from canary_mlflow.registry.sessions.leftovers import close_own
+
+        with suppress(Exception):  # the store may be what was waited for; the next process ends them
+            close_own()
 
 
 def as_one_line(error: Exception) -> OneLine | None:

@@ -64,6 +64,7 @@ def ab(
 
     --continue keeps the commits, overrides and policy that the session began with; its runs and looks count.
     """
+    ctx.with_resource(unwinding())
     from canary_mlflow.analysis.publishing import publish_study
     from canary_mlflow.installation import require_training_stack
     from canary_mlflow.launching import continuing, revisions, trials
@@ -87,7 +88,6 @@ def ab(
         rules, project = going_on.policy, project_folder()
         sides, overrides = going_on.revisions, going_on.overrides
     require_training_stack()
-    ctx.with_resource(unwinding())
     with revisions.checked_out(project, sides, overrides) as sources:
         if dry_run:
             _plan(rules, sides, until, as_json)

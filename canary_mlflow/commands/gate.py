@@ -54,10 +54,10 @@ def gate(
     --top-up follows the policy's plan of looks: it adds runs to the version's session through MLflow Projects until the
     verdict is PASS or BLOCK, or no affordable number would decide. With --dry-run it says what would be made.
     """
-    from canary_mlflow.api import gate as judge_version
-
     if not dry_run:
         ctx.with_resource(unwinding())
+    from canary_mlflow.api import gate as judge_version
+
     decision = judge_version(
         model,
         version,

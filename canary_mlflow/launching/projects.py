@@ -18,6 +18,7 @@ from canary_mlflow.tracking.describing.exceptions import raised_from
 from canary_mlflow.tracking.describing.failures import UNSTABLE
 from canary_mlflow.tracking.stores.holding import held
 from canary_mlflow.tracking.stores.owner import LAUNCHER, this_process
+from canary_mlflow.tracking.stores.scratch import scratch
 from canary_mlflow.tracking.stores.session import NOTHING, close_run, create_child_run, get_run
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def run_project(client: MlflowClient, source: Source, run_id: str, parameters: M
     import mlflow
     from mlflow.exceptions import ExecutionException, MlflowException
 
-    with _environment(client, source), _nothing_left_behind():
+    # MLflow makes a folder for what it downloads, and leaves it.
+    with _environment(client, source), _nothing_left_behind(), scratch("project") as kept:
         try:
             # `run_id`: otherwise MLflow would make its own run, which would then have to become this one.
             mlflow.projects.run(
@@ -77,6 +79,7 @@ def run_project(client: MlflowClient, source: Source, run_id: str, parameters: M
                 backend="local",
                 env_manager=source.env_manager,
                 run_id=run_id,
+                storage_dir=str(kept),
             )
         except (ExecutionException, MlflowException, OSError) as error:
             raise CanaryError(one_line(error)) from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -11,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from canary_mlflow.edge import unwinding
 from canary_mlflow.registry.sessions import leftovers
+from canary_mlflow.tracking.signals import STOPPING, Terminated
 from canary_mlflow.tracking.stores import holding, owner, scratch
 from canary_mlflow.tracking.stores.owner import HEARTBEAT_TAG, LEASE_TAG, Owner
 from canary_mlflow.tracking.stores.session import create_child_run, finish_session, open_session
@@ -44,6 +48,32 @@ def test_a_session_ends_with_its_process(recorded: Any, holder: Owner, silent: i
     leftovers.close_left_open(client)
     assert [status(recorded, run_id) for run_id in (session, child)] == [expected, expected]
     finish_session(client, session, "FAILED")
+
+
+def test_a_signal_ends_what_the_process_holds_open_and_what_mlflow_run_made_for_it(
+    recorded: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it comes: a run may just have been made, and no code know its id yet."""
+    client, handlers = recorded.client, {each: signal.getsignal(each) for each in (signal.SIGINT, *STOPPING)}
+    role = {"canary.role": "session"}
+    own, others = (
+        client.create_run(recorded.experiment, tags={**role, LEASE_TAG: holder.to_text()}).info.run_id
+        for holder in (HERE, ELSEWHERE)
+    )
+    project, kept = (client.create_run(recorded.experiment).info.run_id for _ in range(2))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", client.tracking_uri)
+    monkeypatch.setenv("MLFLOW_RUN_ID", project)
+    try:
+        with pytest.raises(Terminated), unwinding():
+            os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
+    ended = [status(recorded, run_id) for run_id in (own, project, others, kept)]
+    assert ended == ["FAILED", "FAILED", "RUNNING", "RUNNING"]
+    assert client.get_run(project).data.tags["canary.failure"] == "interrupted"
+    for run_id in (others, kept):
+        client.set_terminated(run_id, "FAILED")
 
 
 @pytest.mark.parametrize("sealed", [False, True])

@@ -125,19 +125,20 @@ def test_what_a_terminal_sends_while_the_runs_load_is_one_line(
     assert {run.info.status for run in runs(workplace, "session")} <= {"FAILED"}
 
 
-def test_ctrl_c_while_python_loads_is_one_line(workplace: Workplace) -> None:
+@pytest.mark.parametrize(("sent", "said"), [("SIGINT", "interrupted"), ("SIGTERM", "stopped by SIGTERM")])
+def test_a_signal_while_python_loads_is_one_line(workplace: Workplace, sent: str, said: str) -> None:
     (workplace.folder / "sitecustomize.py").write_text(
         "import os, signal, sys\n"
         "class Finder:\n"
         "    @staticmethod\n"
         "    def find_spec(name, path=None, target=None):\n"
         "        if name == 'omegaconf':\n"
-        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        f"            os.kill(os.getpid(), signal.{sent})\n"
         "if 'training' in sys.orig_argv:\n"
         "    sys.meta_path.insert(0, Finder)\n"
     )
     done = workplace.train(*TINY, PYTHONPATH=f"{workplace.folder}{os.pathsep}{ROOT}")
-    assert (done.returncode, done.stderr) == (4, "canary: interrupted\n")
+    assert (done.returncode, done.stderr) == (4, f"canary: {said}\n")
     assert not (workplace.folder / "mlflow.db").exists()
 
 

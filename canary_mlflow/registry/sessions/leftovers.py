@@ -6,6 +6,7 @@ still alive.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -17,7 +18,8 @@ from canary_mlflow.tracking.reading.numbers import whole
 from canary_mlflow.tracking.stores import owner
 from canary_mlflow.tracking.stores.owner import HEARTBEAT_TAG, LEASE_TAG
 from canary_mlflow.tracking.stores.scratch import remove_left_behind
-from canary_mlflow.tracking.stores.session import PARENT_TAG, close_run, log_tags
+from canary_mlflow.tracking.stores.session import PARENT_TAG, close_run, get_run, log_tags
+from canary_mlflow.tracking.stores.store import existing_store
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -55,14 +57,29 @@ def close_left_open(client: MlflowClient) -> int:
     for run in found:
         held_by = owner.read(_lease_of(run))
         who = f" (pid {held_by.pid} on {held_by.host})" if held_by else ""
-        reason = f"its process{who} ended without saying why"
-        if PARENT_TAG in run.data.tags and run.data.tags.get("canary.role") != "session":
-            close_run(client, run.info.run_id, "interrupted", reason)
-            continue
-        drop_unsealed(client, run.info.run_id)
-        log_tags(client, run.info.run_id, {"canary.failure": "interrupted", "canary.failure_reason": reason})
-        client.set_terminated(run.info.run_id, "FAILED")
+        _close(client, run, f"its process{who} ended without saying why")
     return len(found)
+
+
+def close_own() -> None:
+    """End the runs that this process holds open, or that `mlflow run` made for it: a signal has stopped it, perhaps
+    while it opened or ended one. MLflow ends its own run only on Ctrl-C."""
+    client, mine = existing_store(None), owner.this_process().to_text()
+    found = [run for run in _running(client) if _lease_of(run) == mine]
+    if given := os.environ.get("MLFLOW_RUN_ID"):
+        run = get_run(client, given)
+        found += [run] if run.info.status == "RUNNING" and not _lease_of(run) else []
+    for run in found:
+        _close(client, run, "its process was stopped")
+
+
+def _close(client: MlflowClient, run: Run, reason: str) -> None:
+    if PARENT_TAG in run.data.tags and run.data.tags.get("canary.role") != "session":
+        close_run(client, run.info.run_id, "interrupted", reason)
+        return
+    drop_unsealed(client, run.info.run_id)
+    log_tags(client, run.info.run_id, {"canary.failure": "interrupted", "canary.failure_reason": reason})
+    client.set_terminated(run.info.run_id, "FAILED")
 
 
 def _running(client: MlflowClient) -> list[Run]:
