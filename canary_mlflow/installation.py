@@ -31,6 +31,15 @@ def require_training_stack() -> None:
         )
 
 
+def outside_ranges() -> str:
+    """The installed packages whose release the distribution does not allow, each with its range; "" without any."""
+    try:
+        found = [unmet(one) for one in declared() if applies(one, "train") and is_there(one)]
+    except metadata.PackageNotFoundError:
+        return ""  # run from a checkout that is not installed: doctor's finding
+    return "; ".join(filter(None, found))
+
+
 def python() -> Finding:
     """The interpreter's version."""
     found = f"{sys.version.split()[0]} at {sys.executable}"
@@ -43,10 +52,8 @@ def python() -> Finding:
 
 def packages() -> Iterator[Finding]:
     """What the distribution requires, core and [train], against what is installed."""
-    from packaging.requirements import Requirement
-
     try:
-        asked = [Requirement(text) for text in metadata.requires(DISTRIBUTION) or []]
+        asked = declared()
     except metadata.PackageNotFoundError:
         yield Finding(
             name="packages",
@@ -61,6 +68,13 @@ def packages() -> Iterator[Finding]:
     yield requirements("training", train, Level.WARN, f"`canary run` needs it: pip install '{DISTRIBUTION}[train]'")
 
 
+def declared() -> list[Requirement]:
+    """What the distribution requires, of all extras. Raises PackageNotFoundError."""
+    from packaging.requirements import Requirement
+
+    return [Requirement(text) for text in metadata.requires(DISTRIBUTION) or []]
+
+
 def applies(requirement: Requirement, extra: str) -> bool:
     """Whether a requirement holds here when `extra` is asked for."""
     return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
@@ -73,6 +87,11 @@ def requirements(name: str, asked: list[Requirement], level: Level, advice: str)
         return Finding(name=name, level=level, found="; ".join(problems), advice=advice)
     versions = [f"{one.name} {metadata.version(one.name)}" for one in asked]
     return Finding(name=name, level=Level.OK, found=", ".join(versions))
+
+
+def is_there(requirement: Requirement) -> bool:
+    """Whether some release of the package is installed."""
+    return any(True for _ in metadata.distributions(name=requirement.name))
 
 
 def unmet(requirement: Requirement) -> str:

@@ -83,8 +83,11 @@ def _run(argv: list[str]) -> int:
 
 def _may_begin(configs: Sequence[CanaryConfig], *, in_sweep: bool = False) -> str:
     """Refuse what only the libraries, the ledger or the store know to be wrong; the store's address otherwise."""
+    from canary_mlflow.installation import outside_ranges
     from training.check_reward import precheck
 
+    if found := outside_ranges():
+        say(f"{found}; a run may break off; pip install 'canary-mlflow[train]'")
     for said in precheck(configs):
         say(said)
     if not in_sweep:  # a sweep registers nothing

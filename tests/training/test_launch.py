@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
 
 import forking
@@ -17,6 +18,7 @@ import psutil
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
+from packaging.requirements import Requirement
 from small_disk import fill, small_disk
 from workplace import ROOT, Workplace
 
@@ -479,6 +481,18 @@ def test_a_folder_of_keys_that_cannot_be_written_is_named_before_anything_trains
     assert list(workplace.folder.iterdir()) == []
     words = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
     assert [line for line in words if "training.worker" in line and str(workplace.folder) in line] == []
+
+
+def test_a_release_outside_of_its_range_is_named_with_the_range(workplace: Workplace) -> None:
+    info = workplace.folder / "other" / "peft-0.1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: peft\nVersion: 0.1.0\n")
+    path = f"{info.parent}{os.pathsep}{ROOT}"
+    done = workplace.train(*TINY, CANARY_KEYS="/proc/nope", PYTHONPATH=path)  # so that nothing trains
+    said, stopped = done.stderr.strip().splitlines()
+    (range_,) = (text for text in metadata.requires("canary-mlflow") or [] if text.startswith("peft"))
+    assert said.startswith(f"canary: peft 0.1.0 found, {Requirement(range_.partition(';')[0]).specifier} expected; ")
+    assert "/proc/nope" in stopped
 
 
 def test_a_model_with_code_of_its_own_is_refused_and_nobody_is_asked(workplace: Workplace, tiny_folder: Path) -> None:
