@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import re
 import tomllib
-from importlib.metadata import version
+from importlib.metadata import distributions, version
 from pathlib import Path
 
+import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -15,6 +16,7 @@ from packaging.utils import canonicalize_name
 from canary_mlflow.tracking.describing.trainers import OLDEST_TRL
 
 ROOT = Path(__file__).resolve().parents[1]
+ORACLE = ROOT / ".oracle"
 # By a cluster in its own release, and by what an S3 store or its test needs: no run imports them, ranges alone.
 BROUGHT = {"ray", "boto3", "moto"}
 
@@ -53,6 +55,20 @@ def test_a_trl_older_than_the_declared_range_counts_as_older() -> None:
     (trl,) = (Requirement(text) for text in declared if text.startswith("trl"))
     oldest = ".".join(map(str, OLDEST_TRL))
     assert f">={oldest}" in str(trl.specifier)
+
+
+@pytest.mark.skipif(not ORACLE.is_dir(), reason="trl 1.12.0 is not there; `make oracle` brings it")
+def test_no_range_admits_what_the_oldest_trl_does_not_take() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["train"]
+    lowest = {one.name: floor(one) for one in map(Requirement, declared)}
+    (trl,) = distributions(name="trl", path=[str(ORACLE)])
+    needed = [one for one in map(Requirement, trl.requires or []) if one.marker is None and one.name in lowest]
+    assert needed
+    assert [f"{one}, declared from {lowest[one.name]}" for one in needed if lowest[one.name] not in one.specifier] == []
+
+
+def floor(requirement: Requirement) -> str:
+    return next(one.version for one in requirement.specifier if one.operator == ">=")
 
 
 def test_core_install_pulls_no_training_stack() -> None:
