@@ -164,8 +164,8 @@ def tokens_of_a_row(run: Run) -> float:
 
 def token_digests(run: Run) -> dict[str, int]:
     """The digest of each column of token ids in the training data."""
-    prefix = "data.tokens."
-    found = {key.removeprefix(prefix): value.split()[-1] for key, value in run.facts.items() if key.startswith(prefix)}
+    known = ((re.fullmatch(r"data\.tokens\.(?!held_out\.)(.*)", key), said) for key, said in run.facts.items())
+    found = {column[1]: said.split()[-1] for column, said in known if column}
     return {column: int(digest, 16) for column, digest in found.items() if re.fullmatch("[0-9a-f]{16}", digest)}
 
 

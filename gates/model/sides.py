@@ -254,17 +254,21 @@ def same_values(key: str, here: Values, there: Values) -> bool:
 
 def same_tokens(key: str, baseline: Sequence[Run], candidate: Sequence[Run]) -> bool:
     """Whether all runs recorded the same tokens of this data, as their trainers prepared it: from which texts, and what
-    stands beside them in other columns, is then no other work. What the baseline recorded of them, all must say."""
+    stands beside them in other columns, is then no other work, nor are columns that changed places, such as chosen and
+    rejected answers: that is harm. What the baseline recorded of them, all must say."""
     held_out, trained = "data.tokens.held_out.", "data.tokens."
     if key not in ("eval_data", "train_data"):
         return False
 
-    def tokens(run: Run) -> set[tuple[str, str]]:
-        known = {(fact, said) for fact, said in run.facts.items() if fact.startswith(trained)}
-        return {one for one in known if one[0].startswith(held_out) == (key == "eval_data")}
+    def tokens(run: Run) -> dict[str, str]:
+        known = {fact: said for fact, said in run.facts.items() if fact.startswith(trained)}
+        return {fact: said for fact, said in known.items() if fact.startswith(held_out) == (key == "eval_data")}
 
-    least = tokens(baseline[0]) if baseline else set()
-    return bool(least and candidate) and all(least <= tokens(run) for run in (*baseline, *candidate))
+    def whole(run: Run) -> list[str]:
+        return sorted(said for fact, said in tokens(run).items() if fact in least)
+
+    least = tokens(baseline[0]) if baseline else {}
+    return bool(least and candidate) and all(whole(run) == sorted(least.values()) for run in (*baseline, *candidate))
 
 
 def values_of_both(

@@ -12,11 +12,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import tiny_trainers
 import torch
 from click.testing import CliRunner, Result
 from datasets import Dataset
 from mlflow import MlflowClient
-from tiny_trainers import sft
+from tiny_trainers import PAIRS, dpo, sft
 
 from canary_mlflow import CanaryCallback, session
 from canary_mlflow.cli import canary
@@ -265,6 +266,34 @@ def test_the_same_tokens_from_elsewhere_or_in_another_order_block_nothing(tiny: 
     shown = said("compare", before, trained(tiny, backwards), "--policy", "mine.yaml").stdout
     assert "a gate would say BLOCK" not in shown
     assert "Differs exactly: order of the data's input_ids " in shown
+
+
+def preferring(pairs: list[dict[str, str]], tiny: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A session of DPO on these pairs."""
+    monkeypatch.setattr(tiny_trainers, "PAIRS", pairs)
+    with session("mine") as opened:
+        for seed in range(2):
+            dpo(tiny, Path.cwd(), [CanaryCallback(watch=None)], seed=seed, max_steps=3).train()
+    return opened.session_id
+
+
+def test_answers_that_changed_places_block_and_other_pairs_do_not_compare(
+    tiny: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "mine.yaml").write_text(POLICY)
+    exchanged = [{**pair, "chosen": pair["rejected"], "rejected": pair["chosen"]} for pair in PAIRS]
+    before = preferring(PAIRS, tiny, monkeypatch)
+
+    def against(pairs: list[dict[str, str]]) -> str:
+        return " ".join(
+            said("compare", before, preferring(pairs, tiny, monkeypatch), "--policy", "mine.yaml").stdout.split()
+        )
+
+    shown = against(exchanged)
+    assert "a gate would say BLOCK" in shown
+    assert "data and seeds are the same, but the data's chosen_ids " in shown
+    assert "chosen_ids and rejected_ids changed places" in shown
+    assert "workload is not the same" in against([*exchanged[:9], *PAIRS[9:]])
 
 
 def others(trainer: Any) -> None:
