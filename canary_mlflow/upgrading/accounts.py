@@ -13,7 +13,8 @@ from statistics import median
 from typing import TypeVar
 
 from canary_mlflow.tracking.describing.schema import canonical
-from gates.facts.exact import GROWS, last_digit, mantissa
+from gates.facts.exact import GROWS, last_digit
+from gates.facts.regressions import mantissa
 from gates.model.metrics import METRICS
 from gates.model.wording import listed, told_apart
 

@@ -20,7 +20,8 @@ from canary_mlflow.upgrading.accounts import (
 )
 from canary_mlflow.upgrading.probing import Probe
 from gates.facts.check import said
-from gates.facts.exact import DEFAULTED, LOOSEST, ROUNDING, bare, fact_differences, regressions
+from gates.facts.exact import DEFAULTED, LOOSEST, ROUNDING, bare, fact_differences
+from gates.facts.regressions import decisive_first, regressions
 from gates.facts.work import MATERIAL, WORK, beyond, compare_work
 from gates.model.records import Run
 from gates.model.verdict import Difference
@@ -136,7 +137,7 @@ def _facts(before: Sequence[Run], again: Sequence[Run], now: Sequence[Run]) -> l
     sides = [_trainings(side) for side in (before, now, again)]
     for at, (here, there) in enumerate(zip(*sides[:2], strict=False)):
         baseline = [*here, *(sides[2][at] if at < len(sides[2]) else ())]
-        found = fact_differences(baseline, there)
+        found = decisive_first(fact_differences(baseline, there))
         decides = {one.key: one for one in regressions(found, (*baseline, *there))}
         for one in found:
             if one.key not in kept or (one.key in decides and not kept[one.key].decides):

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 
 from gates.facts.differences import CONFIGURATION, PACKAGES, differences
 from gates.facts.draws import TOKENS
-from gates.facts.exact import FACTS, REWARDS, bare, covers, deciding, variant_of
+from gates.facts.exact import FACTS, REWARDS, bare, covers, variant_of
 from gates.facts.purpose import may_explain
+from gates.facts.regressions import deciding
 from gates.model.policy import Policy
 from gates.model.records import Run
 from gates.model.sides import ABSENT

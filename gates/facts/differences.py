@@ -8,6 +8,7 @@ from operator import attrgetter
 
 from gates.facts.exact import FACTS, fact_differences
 from gates.facts.purpose import CANARY
+from gates.facts.regressions import decisive_first
 from gates.model.records import Run
 from gates.model.sides import ABSENT, Pick, same_values, values_of, values_of_both
 from gates.model.verdict import Difference
@@ -51,7 +52,7 @@ def differences(
             continue
         compared.append(group)
         if group == FACTS:
-            found += fact_differences(baseline if exact is None else exact, candidate)
+            found += decisive_first(fact_differences(baseline if exact is None else exact, candidate))
         elif group == CODE:
             found += _code(baseline, candidate)
         else:
