@@ -109,7 +109,7 @@ SWITCHES: dict[str, list[Place]] = {
     # Which runs are compared with which.
     "pairs by seed": [(matching, "PAIRS", 10**9)],
     "that two seeds are no pairs": [(matching, "PAIRS", 2)],
-    "runs of one seed count as one": [(matching, "apart", lambda _, stick, given: stick.harms(given))],
+    "runs of one seed count as one": [(matching, "apart", lambda _, scale, given: scale.harms(given))],
     "identity": [(weighing, "same_code", returns(False))],
     "that identity asks for equal losses": [(weighing, "same_training", returns(True))],
     "runs again under another name": [(sides, "_copies", returns({}))],

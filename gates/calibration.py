@@ -11,7 +11,7 @@ import scipy
 
 from gates.evidence.comparability import incomparable
 from gates.evidence.plausibility import implausible
-from gates.evidence.readings import Reading, read, yardstick
+from gates.evidence.readings import Reading, harm_scale, read
 from gates.judge import judge
 from gates.model.policy import KnownPrior, KnownPriors, Policy
 from gates.model.priors import LEAST_SPREAD, Prior, learn_prior
@@ -69,13 +69,13 @@ def _spread(policy: Policy, rule: MetricRule, groups: Sequence[Sequence[Run]]) -
     if not sets:
         return None
     everyone = [reading for readings in sets for reading in readings]
-    stick = yardstick(policy, rule, everyone, everyone)
-    if isinstance(stick, str):
+    scale = harm_scale(policy, rule, everyone, everyone)
+    if isinstance(scale, str):
         return None
-    variances, dfs = [_variance(stick.harms(each)) for each in sets], [len(each) - 1 for each in sets]
-    odd = [implausible(rule, stick, each, each) for each in sets]
-    odd += [incomparable(rule, stick, each, each) for each in sets]
-    shipped = yardstick(replace(policy, priors=()), rule, everyone, everyone)
+    variances, dfs = [_variance(scale.harms(each)) for each in sets], [len(each) - 1 for each in sets]
+    odd = [implausible(rule, scale, each, each) for each in sets]
+    odd += [incomparable(rule, scale, each, each) for each in sets]
+    shipped = harm_scale(replace(policy, priors=()), rule, everyone, everyone)
     assert not isinstance(shipped, str)
     pooled = sum(variance * df for variance, df in zip(variances, dfs, strict=True)) / sum(dfs)
     return MetricSpread(
@@ -85,9 +85,9 @@ def _spread(policy: Policy, rule: MetricRule, groups: Sequence[Sequence[Run]]) -
         sd=math.sqrt(pooled),
         upper=math.sqrt(pooled) * uncertainty(sum(dfs)) or None,
         shipped=shipped.prior.sd,
-        margin=stick.margin,
-        relative=stick.relative,
-        prior=learn_prior(variances, dfs) if stick.scale is rule.scale else None,
+        margin=scale.margin,
+        relative=scale.relative,
+        prior=learn_prior(variances, dfs) if scale.scale is rule.scale else None,
         odd=tuple(problem for problem in odd if problem),
     )
 
@@ -174,10 +174,10 @@ def with_history(policy: Policy, history: Sequence[Run], facts: Mapping[str, str
 
 def _prior(policy: Policy, rule: MetricRule, history: Sequence[Run]) -> Prior | None:
     readings, _ = read(policy, rule, history)
-    stick = yardstick(replace(policy, priors=()), rule, readings, readings) if readings else ""
-    if isinstance(stick, str) or stick.scale is not rule.scale:
+    scale = harm_scale(replace(policy, priors=()), rule, readings, readings) if readings else ""
+    if isinstance(scale, str) or scale.scale is not rule.scale:
         return None
-    return of_neighbours(stick.harms(readings))
+    return of_neighbours(scale.harms(readings))
 
 
 def of_neighbours(values: Values) -> Prior | None:

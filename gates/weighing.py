@@ -13,7 +13,7 @@ from gates.evidence.comparability import incomparable, unread
 from gates.evidence.ends import up_to_shared_end
 from gates.evidence.matching import compare_readings, identity_check, same_code, same_training
 from gates.evidence.plausibility import implausible
-from gates.evidence.readings import VERIFIED, Reading, Yardstick, read, yardstick
+from gates.evidence.readings import VERIFIED, HarmScale, Reading, harm_scale, read
 from gates.evidence.rewards import weighed_alike
 from gates.model.metrics import MEANING
 from gates.model.policy import Policy
@@ -27,14 +27,14 @@ from gates.stats.comparisons import Comparison
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Weighed:
-    """A rule that was tested: what was `found`, in which unit (`stick`) and with which readings. `repeated`: some runs
+    """A rule that was tested: what was `found`, on which harm `scale` and with which readings. `repeated`: some runs
     share a seed, which this metric follows, and count once. `silent`: how many of the candidate's runs finished without
     a reading, and no other run of their seed has one. `crowded`: how neighbours may have raised the candidate's
     cost, "" if they did not."""
 
     rule: MetricRule
     found: Comparison
-    stick: Yardstick
+    scale: HarmScale
     sides: tuple[Sequence[Reading], Sequence[Reading]]
     notes: tuple[str, ...]
     repeated: bool
@@ -109,12 +109,12 @@ def _ends_alike(policy: Policy, rule: MetricRule, baseline: Sequence[Run], candi
     nor the worst of them than the baseline's worst, as runs that end early say nothing about later steps. A series that
     breaks off before its run ends could hide harm, so it does not count as alike."""
     left, right = (read(policy, rule, side)[0] for side in (baseline, candidate))
-    stick = yardstick(policy, rule, left, right)
-    if isinstance(stick, str) or not all(reading.to_the_end for reading in right):
+    scale = harm_scale(policy, rule, left, right)
+    if isinstance(scale, str) or not all(reading.to_the_end for reading in right):
         return False
-    before, now = stick.harms(left), stick.harms(right)
+    before, now = scale.harms(left), scale.harms(right)
     ways = [(before, now), (-before, -now)] if rule.worse is Worse.BOTH else [(before, now)]
-    return all(max(np.mean(b) - np.mean(a), np.max(b) - np.max(a)) <= stick.margin for a, b in ways)
+    return all(max(np.mean(b) - np.mean(a), np.max(b) - np.max(a)) <= scale.margin for a, b in ways)
 
 
 def _compared(
@@ -133,14 +133,14 @@ def _compared(
     repeatable = rule.info.repeatable and not silent
     if repeatable and same_code(policy, rule, left, right) and same_training(baseline, candidate):
         return identity_check(rule, left, right, notes)
-    stick = _measurable(policy, rule, left, right, unread(candidate, right))
-    if isinstance(stick, Check):
-        return stick
-    found = compare_readings(rule, stick, left, right, beside)
+    scale = _measurable(policy, rule, left, right, unread(candidate, right))
+    if isinstance(scale, Check):
+        return scale
+    found = compare_readings(rule, scale, left, right, beside)
     numbers = (found.design.baseline_runs * (found.design.averaged if found.design.paired else 1), len(right))
     repeated = numbers != (len(left), found.design.candidate_runs)
     notes = (*notes, "runs of one seed count as one") if repeated else notes
-    if rule.info.reward and stick.margin < rule.harm_margin:
+    if rule.info.reward and scale.margin < rule.harm_margin:
         low, high = VERIFIED
         notes = (*notes, f"{rule.info.label}: all rewards lie between {low:g} and {high:g}, so the limit is narrower")
     if hidden := crowded(rule, policy.warmup_steps, candidate, baseline):
@@ -148,7 +148,7 @@ def _compared(
     return Weighed(
         rule=rule,
         found=found,
-        stick=stick,
+        scale=scale,
         sides=(tuple(left), tuple(right)),
         notes=notes,
         repeated=repeated,
@@ -160,29 +160,29 @@ def _compared(
 def evidence_of(policy: Policy, weighed: Weighed, smallest: float | None) -> Evidence:
     """The numbers behind the check of a metric that was tested. `smallest`: the smallest harm (in harm units) that
     these runs would block 4 times out of 5; None if they cannot block."""
-    rule, found, stick = weighed.rule, weighed.found, weighed.stick
+    rule, found, scale = weighed.rule, weighed.found, weighed.scale
     left, right = weighed.sides
-    low, high = sorted(stick.change(end) for end in found.interval(policy.alpha_pass))
+    low, high = sorted(scale.change(end) for end in found.interval(policy.alpha_pass))
     return Evidence(
         unit=rule.unit,
-        baseline=stick.centre(stick.harms(left)),
-        candidate=stick.centre(stick.harms(right)),
+        baseline=scale.centre(scale.harms(left)),
+        candidate=scale.centre(scale.harms(right)),
         baseline_runs=len(left),
         candidate_runs=len(right),
-        relative=stick.relative,
-        change=stick.change(found.difference),
+        relative=scale.relative,
+        change=scale.change(found.difference),
         change_low=low,
         change_high=high,
-        margin=stick.change(stick.margin),
+        margin=scale.change(scale.margin),
         p_harm=found.p_harm,
         p_noninferior=found.p_noninferior,
-        smallest_detectable=None if smallest is None else abs(stick.change(smallest)),
+        smallest_detectable=None if smallest is None else abs(scale.change(smallest)),
         paired=found.design.paired,
-        typical=stick.change(found.typical),
+        typical=scale.change(found.typical),
         spread=math.sqrt(found.spread.variance),
-        prior=stick.prior.kind,
-        prior_sd=stick.prior.sd,
-        prior_df=stick.prior.df,
+        prior=scale.prior.kind,
+        prior_sd=scale.prior.sd,
+        prior_df=scale.prior.df,
     )
 
 
@@ -208,17 +208,17 @@ def _notes(
 
 def _measurable(
     policy: Policy, rule: MetricRule, left: list[Reading], right: list[Reading], unread: Sequence[int]
-) -> Yardstick | Check:
-    """The yardstick for both sides, or the check that says why there is none. `unread`: the last steps of the runs
+) -> HarmScale | Check:
+    """The harm scale for both sides, or the check that says why there is none. `unread`: the last steps of the runs
     without a number."""
-    stick = yardstick(policy, rule, left, right)
-    if isinstance(stick, str):
-        return undecided(rule, stick, ReasonCode.MISSING_DATA)
-    if problem := implausible(rule, stick, left, right):
+    scale = harm_scale(policy, rule, left, right)
+    if isinstance(scale, str):
+        return undecided(rule, scale, ReasonCode.MISSING_DATA)
+    if problem := implausible(rule, scale, left, right):
         return undecided(rule, problem, ReasonCode.SUSPECT_DATA)
-    if problem := incomparable(rule, stick, left, right, unread):
+    if problem := incomparable(rule, scale, left, right, unread):
         return undecided(rule, problem, ReasonCode.NOT_COMPARABLE)
-    return stick
+    return scale
 
 
 def _missing(rule: MetricRule, left: list[Reading], right: list[Reading], why: str, there: bool) -> Check:

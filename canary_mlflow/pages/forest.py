@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from canary_mlflow.reports import figures, meanings, wording
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.reports.forest import within
-from gates.evidence.readings import Reading, read, yardstick
+from gates.evidence.readings import Reading, harm_scale, read
 from gates.model.policy import Policy
 from gates.model.records import Run
 from gates.model.rules import MetricRule, Role
@@ -71,13 +71,13 @@ def dots_of(
     left, right = read(policy, rule, baseline)[0], read(policy, rule, candidate)[0]
     if not left or not right:
         return []
-    stick = yardstick(policy, rule, left, right)
-    if isinstance(stick, str):
+    scale = harm_scale(policy, rule, left, right)
+    if isinstance(scale, str):
         return []
-    middle = sum(stick.harm(one) for one in left) / len(left)
+    middle = sum(scale.harm(one) for one in left) / len(left)
 
     def dot(reading: Reading, side: str) -> Dot:
-        change = stick.change(stick.harm(reading) - middle)
+        change = scale.change(scale.harm(reading) - middle)
         seed = "" if reading.seed is None else str(reading.seed)
         shown = figures.quantity(reading.value, rule.unit)
         return Dot(at=within(change / margin), run_id=reading.run_id, seed=seed, side=side, shown=shown)

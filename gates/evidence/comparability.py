@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gates.evidence.readings import Reading, Yardstick
+from gates.evidence.readings import HarmScale, Reading
 from gates.model.records import Run
 from gates.model.rules import MetricRule
 from gates.model.summaries import SUMMARIES, iqm
@@ -21,7 +21,7 @@ _PLACES = {
 
 def incomparable(
     rule: MetricRule,
-    stick: Yardstick,
+    scale: HarmScale,
     baseline: Sequence[Reading],
     candidate: Sequence[Reading],
     unread: Sequence[int] = (),
@@ -38,7 +38,7 @@ def incomparable(
         return _other_progress(rule, everyone, too_early)
     if SUMMARIES[rule.reduction].of_progress and (where := _other_part(rule, everyone, too_early, longest)):
         return f"the runs {where}, so {rule.info.label} is not comparable"
-    grows = not rule.info.repeatable and any(_changes(rule, stick, reading) for reading in everyone)
+    grows = not rule.info.repeatable and any(_changes(rule, scale, reading) for reading in everyone)
     if grows and (where := _other_part(rule, everyone, too_early, longest)):
         return f"the runs {where}, and {rule.info.label} changes on the way, so it is not comparable"
     return ""
@@ -83,11 +83,11 @@ def _at_different_steps(place: float, steps: Sequence[float]) -> str:
     return f"{_PLACES[place]} different steps ({min(steps):.0f} and {max(steps):.0f})"
 
 
-def _changes(rule: MetricRule, stick: Yardstick, reading: Reading) -> bool:
+def _changes(rule: MetricRule, scale: HarmScale, reading: Reading) -> bool:
     """Whether a run's level moves by more than half a margin from its first third to its last."""
     series = reading.series
     values = series.values[reading.warmup :][series.finite[reading.warmup :]]
     third = max(1, len(values) // 3)
     early, late = float(iqm(values[:third])), float(iqm(values[-third:]))
-    relative = stick.relative or SUMMARIES[rule.reduction].logarithmic
-    return abs(late - early) > stick.margin / 2 * (min(abs(early), abs(late)) if relative else 1.0)
+    relative = scale.relative or SUMMARIES[rule.reduction].logarithmic
+    return abs(late - early) > scale.margin / 2 * (min(abs(early), abs(late)) if relative else 1.0)

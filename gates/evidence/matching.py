@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from gates.evidence.plausibility import implausible
-from gates.evidence.readings import Reading, Yardstick, yardstick
+from gates.evidence.readings import HarmScale, Reading, harm_scale
 from gates.model.metrics import metrics_with
 from gates.model.policy import Policy
 from gates.model.records import Run
@@ -24,7 +24,7 @@ and is too large where the seed has a part in it, never too small."""
 
 
 def in_pairs(
-    stick: Yardstick, baseline: Sequence[Reading], candidate: Sequence[Reading]
+    scale: HarmScale, baseline: Sequence[Reading], candidate: Sequence[Reading]
 ) -> tuple[Values, Values] | None:
     """For each seed, the mean of the baseline's readings, and the candidate's, both in harm units; None unless every
     reading has its part, equally many of the baseline's for each seed. Nor may the candidate have a seed twice: the
@@ -33,41 +33,41 @@ def in_pairs(
     equally_often = len({len(runs) for runs in left.values()}) == 1 and len(right) == len(candidate)
     if None in left or left.keys() != right.keys() or not equally_often:
         return None
-    return _means(stick, (left[seed] for seed in right)), _means(stick, right.values())
+    return _means(scale, (left[seed] for seed in right)), _means(scale, right.values())
 
 
 def compare_readings(
-    rule: MetricRule, stick: Yardstick, left: list[Reading], right: list[Reading], beside: bool = False
+    rule: MetricRule, scale: HarmScale, left: list[Reading], right: list[Reading], beside: bool = False
 ) -> Comparison:
     """Compare both sides' readings by one rule: in pairs, if the seeds allow it and the two of a pair have something in
     common, namely a seed that the metric follows, or the machine (`beside`: both runs of a seed were made side by
     side)."""
     shared = rule.info.repeatable or beside
-    pairs = in_pairs(stick, left, right) if shared and len(right) >= PAIRS else None
-    before, now = pairs or (apart(rule, stick, left), apart(rule, stick, right))
+    pairs = in_pairs(scale, left, right) if shared and len(right) >= PAIRS else None
+    before, now = pairs or (apart(rule, scale, left), apart(rule, scale, right))
     return compare(
         before,
         now,
-        margin=stick.margin,
-        prior=stick.prior,
+        margin=scale.margin,
+        prior=scale.prior,
         paired=pairs is not None,
         averaged=max(1, len(left) // len(before)),
         two_sided=rule.worse is Worse.BOTH,
     )
 
 
-def apart(rule: MetricRule, stick: Yardstick, readings: Sequence[Reading]) -> Values:
+def apart(rule: MetricRule, scale: HarmScale, readings: Sequence[Reading]) -> Values:
     """One number per run, or per seed if the metric follows its seed: runs of one seed then repeat each other, and
     counting each of them blocked up to 12 % of unchanged sides."""
     if not rule.info.repeatable:
-        return stick.harms(readings)
+        return scale.harms(readings)
     groups = by_seeds(readings)
     alone = [[reading] for reading in groups.pop(None, [])]
-    return _means(stick, [*groups.values(), *alone])
+    return _means(scale, [*groups.values(), *alone])
 
 
-def _means(stick: Yardstick, groups: Iterable[Sequence[Reading]]) -> Values:
-    return np.array([math.fsum(stick.harms(runs)) / len(runs) for runs in groups])
+def _means(scale: HarmScale, groups: Iterable[Sequence[Reading]]) -> Values:
+    return np.array([math.fsum(scale.harms(runs)) / len(runs) for runs in groups])
 
 
 def by_seeds(readings: Sequence[Reading]) -> dict[int | None, list[Reading]]:
@@ -112,12 +112,12 @@ def same_code(policy: Policy, rule: MetricRule, left: list[Reading], right: list
     others = [reading for reading in right if reading.seed not in held]
     if not others:
         return True
-    stick = yardstick(policy, rule, left, right)
-    if isinstance(stick, str) or implausible(rule, stick, left, right):
+    scale = harm_scale(policy, rule, left, right)
+    if isinstance(scale, str) or implausible(rule, scale, left, right):
         return False
-    before, now = stick.harms(left), stick.harms(others)
-    better_is_harm = rule.worse is Worse.BOTH and now.min() < before.min() - stick.margin
-    return bool(now.max() <= before.max() + stick.margin) and not better_is_harm
+    before, now = scale.harms(left), scale.harms(others)
+    better_is_harm = rule.worse is Worse.BOTH and now.min() < before.min() - scale.margin
+    return bool(now.max() <= before.max() + scale.margin) and not better_is_harm
 
 
 def identity_check(rule: MetricRule, left: list[Reading], right: list[Reading], notes: tuple[str, ...]) -> Check:

@@ -8,7 +8,7 @@ from statistics import median
 
 import numpy as np
 
-from gates.evidence.readings import Reading, Yardstick
+from gates.evidence.readings import HarmScale, Reading
 from gates.model.rules import MetricRule, Worse
 from gates.model.wording import quantity
 
@@ -21,7 +21,7 @@ TOO_GOOD = 50.0
 _STANDING = 0.02  # of the steps; a coarse clock may miss one
 
 
-def implausible(rule: MetricRule, stick: Yardstick, baseline: Sequence[Reading], candidate: Sequence[Reading]) -> str:
+def implausible(rule: MetricRule, scale: HarmScale, baseline: Sequence[Reading], candidate: Sequence[Reading]) -> str:
     """What cannot be believed, in one clause; '' if nothing.
 
     Within a side: runs that are FAR apart. Between the sides: only a candidate that is TOO_GOOD; one that is as much
@@ -38,7 +38,7 @@ def implausible(rule: MetricRule, stick: Yardstick, baseline: Sequence[Reading],
         return found
     if rule.info.may_be_signed and (found := _vanished(rule, baseline, candidate)):
         return found
-    if not stick.relative or rule.worse is Worse.BOTH:
+    if not scale.relative or rule.worse is Worse.BOTH:
         return ""
     for side in (baseline, candidate):
         if found := _odd_one(rule, side, everyone):

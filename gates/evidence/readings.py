@@ -57,7 +57,7 @@ class Reading:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Yardstick:
+class HarmScale:
     """How values become harm units: y = sign * log(value), or sign * value where `scale` is identity."""
 
     scale: Scale
@@ -164,16 +164,16 @@ def _series(policy: Policy, rule: MetricRule, run: Run) -> Series | None:
     return rate(above.finite_only(), below, points(policy, below)[0])
 
 
-def yardstick(
+def harm_scale(
     policy: Policy, rule: MetricRule, baseline: Sequence[Reading], candidate: Sequence[Reading]
-) -> Yardstick | str:
+) -> HarmScale | str:
     """The rule's scale, sign and margin for these readings (at least one per side), or why there is none."""
     sign = rule.sign
     if rule.info.least:  # in its own unit, as next to nothing has no relative change
         level = math.fsum(reading.value for reading in baseline) / len(baseline)
         margin, prior = max(rule.margin * level, rule.info.least), policy.prior_of(rule)
         prior = replace(prior, sd=prior.sd * margin / (rule.margin or 1.0))
-        return Yardstick(scale=Scale.IDENTITY, sign=sign, margin=margin, prior=prior)
+        return HarmScale(scale=Scale.IDENTITY, sign=sign, margin=margin, prior=prior)
     values = [reading.value for reading in (*baseline, *candidate)]
     scale, prior = rule.scale, policy.prior_of(rule)
     if scale is Scale.LOG and min(values) <= 0:
@@ -182,7 +182,7 @@ def yardstick(
             return f"{rule.info.label} of {quantity(min(values), rule.info.unit)} has no relative change"
         # A loss that crosses zero: margin and prior are shares of its own size.
         prior = replace(prior, sd=prior.sd * typical)
-        return Yardstick(scale=Scale.IDENTITY, sign=sign, margin=rule.margin * typical, prior=prior)
+        return HarmScale(scale=Scale.IDENTITY, sign=sign, margin=rule.margin * typical, prior=prior)
     margin = rule.harm_margin
     if rule.headroom is not None and scale is Scale.LOG:
         level = math.exp(math.fsum(math.log(r.value) for r in baseline) / len(baseline))
@@ -195,7 +195,7 @@ def yardstick(
         share = reached / SCORES
         margin = share * margin
         prior = replace(prior, sd=share * prior.sd) if prior.kind == "shipped" else prior
-    return Yardstick(scale=scale, sign=sign, margin=margin, prior=prior)
+    return HarmScale(scale=scale, sign=sign, margin=margin, prior=prior)
 
 
 def _reached(baseline: Sequence[Reading]) -> float:
