@@ -33,7 +33,7 @@ from gate_freeze import Comparison, comparisons, packed_run  # noqa: E402  # the
 from gate_judges import policy_for, verdict  # noqa: E402
 from gate_tables import write_tables  # noqa: E402
 
-from gates import Policy, Role, metric_checks, weighing  # noqa: E402
+from gates import Policy, Role, metric_checks, metric_comparison  # noqa: E402
 from gates.evidence import clocks, comparability, matching, plausibility, readings  # noqa: E402
 from gates.hard import hard_gates  # noqa: E402
 from gates.model import policy as policies  # noqa: E402
@@ -110,21 +110,21 @@ SWITCHES: dict[str, list[Place]] = {
     "pairs by seed": [(matching, "PAIRS", 10**9)],
     "that two seeds are no pairs": [(matching, "PAIRS", 2)],
     "runs of one seed count as one": [(matching, "apart", lambda _, scale, given: scale.harms(given))],
-    "identity": [(weighing, "same_code", returns(False))],
-    "that identity asks for equal losses": [(weighing, "same_training", returns(True))],
+    "identity": [(metric_comparison, "same_code", returns(False))],
+    "that identity asks for equal losses": [(metric_comparison, "same_training", returns(True))],
     "runs again under another name": [(sides, "_copies", returns({}))],
     "runs that broke off": [(sides.Side, "broken_off", ())],
     # Series that do not compare.
-    "runs of other parts": [(weighing, "incomparable", returns(""))],
+    "runs of other parts": [(metric_comparison, "incomparable", returns(""))],
     "... evaluations after other numbers of steps": [(comparability, "_other_progress", returns(""))],
     "... points at other steps": [(comparability, "_other_part", returns(""))],
     "... only of a series that changes on the way": [(comparability, "_changes", returns(True))],
-    "... up to the end that all share": [(weighing, "up_to_shared_end", returns(None))],
-    "... runs too short to give a number": [(weighing, "unread", returns([]))],
+    "... up to the end that all share": [(metric_comparison, "up_to_shared_end", returns(None))],
+    "... runs too short to give a number": [(metric_comparison, "unread", returns([]))],
     "sparse series": [(readings, "points", lambda policy, series: (policy.warmup_steps, policy.min_steps))],
     "tails and drifts of short runs are advice": summary(decides_from=0),
     # Numbers that are not believed.
-    "too far apart to be believed": [(weighing, "implausible", returns(""))],
+    "too far apart to be believed": [(metric_comparison, "implausible", returns(""))],
     "... a run far off its side": [(plausibility, "_odd_one", returns(""))],
     "... too good": [(plausibility, "TOO_GOOD", math.inf)],
     "... bytes for MiB": [(plausibility, "_bytes", returns(""))],

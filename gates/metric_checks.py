@@ -10,6 +10,7 @@ from functools import partial
 from gates.evidence.clocks import CROWDED, Pairs
 from gates.evidence.readings import TOO_SHORT, read
 from gates.evidence.rewards import parts_of
+from gates.metric_comparison import MetricComparison, compare_metric, evidence_of
 from gates.model.policy import Policy
 from gates.model.records import Run, Version
 from gates.model.rules import MetricRule, Role, Worse
@@ -27,7 +28,6 @@ from gates.stats.planning import (
     runs_needed,
     smallest_detectable,
 )
-from gates.weighing import Weighed, evidence_of, weigh
 
 
 def metric_checks(
@@ -45,8 +45,8 @@ def metric_checks(
         for rule in (_as_judged(policy, rule, (left, right)) for rule in (*policy.rules, *parts))
         if rule.role is Role.GATE or (rule.role is not Role.IGNORE and any(map(rule.series, (*left, *right))))
     ]
-    weighed = [weigh(policy, rule, left, right, pairs) for rule in rules]
-    tested = [item.rule for item in weighed if isinstance(item, Weighed)]
+    compared = [compare_metric(policy, rule, left, right, pairs) for rule in rules]
+    tested = [item.rule for item in compared if isinstance(item, MetricComparison)]
     sharing = {rule.name: rule.weight for rule in tested if rule.blocks}
     levels = {name: policy.alpha_block * weight / sum(sharing.values()) for name, weight in sharing.items()}
 
@@ -55,7 +55,7 @@ def metric_checks(
             item
             if isinstance(item, Check)
             else _conclude(policy, item, levels.get(item.rule.name, policy.alpha_block), plan, power)
-            for item in weighed
+            for item in compared
         )
 
     checks = concluded(POWER)
@@ -104,39 +104,39 @@ _SEEN = {
 }
 
 
-def _conclude(policy: Policy, weighed: Weighed, level: float, plan: Policy, power: float) -> Check:
+def _conclude(policy: Policy, compared: MetricComparison, level: float, plan: Policy, power: float) -> Check:
     """The check with its outcome. `level`: this rule's share of the level of BLOCK. `plan`: the policy with its full
     error levels, which says how many runs would decide with probability `power`."""
-    rule, found = weighed.rule, weighed.found
+    rule, found = compared.rule, compared.found
     enough = enough_to_block(policy, found.design)
-    evidence = evidence_of(policy, weighed, smallest_detectable(found, level) if enough else None)
-    line, known = _line(rule, evidence), {"evidence": evidence, "notes": weighed.notes}
+    evidence = evidence_of(policy, compared, smallest_detectable(found, level) if enough else None)
+    line, known = _line(rule, evidence), {"evidence": evidence, "notes": compared.notes}
     if found.p_noninferior <= policy.alpha_pass:
-        if weighed.silent and rule.blocks:
-            reason = f"{line}; but {counted(weighed.silent, 'candidate run')} finished without enough of it to judge"
+        if compared.silent and rule.blocks:
+            reason = f"{line}; but {counted(compared.silent, 'candidate run')} finished without enough of it to judge"
             return undecided(rule, reason, ReasonCode.MISSING_DATA, leaves_open=True, **known)
         reason = f"{line}, within the limit with {p_value(found.p_noninferior)}"
         return check_of(rule, CheckOutcome.PASS, reason, **known)
     if found.p_harm <= level and (enough or rule.role is Role.ADVISORY):
         wider = replace(found, margin=found.margin + math.log(CROWDED))
-        if weighed.crowded and rule.blocks and wider.p_harm > level:
+        if compared.crowded and rule.blocks and wider.p_harm > level:
             reason = (
-                f"{line}; but the candidate {weighed.crowded}, which alone can cost {100 * (CROWDED - 1):.0f} % more"
+                f"{line}; but the candidate {compared.crowded}, which alone can cost {100 * (CROWDED - 1):.0f} % more"
             )
             return undecided(rule, reason, ReasonCode.INVALID_ENVIRONMENT, leaves_open=True, **known)
         verb = "changed" if rule.worse is Worse.BOTH else "worse"
         reason = f"{line}{_by_median(found, evidence)}, {verb} with {p_value(found.p_harm)}"
         outcome, code = (CheckOutcome.BLOCK, ReasonCode.REGRESSION) if rule.blocks else (CheckOutcome.WARN, None)
         return check_of(rule, outcome, reason, reason_code=code, **known)
-    return _inconclusive(plan, weighed, evidence, line, level / policy.alpha_block * plan.alpha_block, power)
+    return _inconclusive(plan, compared, evidence, line, level / policy.alpha_block * plan.alpha_block, power)
 
 
 def _inconclusive(
-    plan: Policy, weighed: Weighed, evidence: Evidence, line: str, alpha_block: float, power: float
+    plan: Policy, compared: MetricComparison, evidence: Evidence, line: str, alpha_block: float, power: float
 ) -> Check:
     """A check that says what the interval shows, what is missing (runs, less noise, distance from the limit) and how
     many runs would decide."""
-    rule, found = weighed.rule, weighed.found
+    rule, found = compared.rule, compared.found
     beyond = found.harm > found.margin
     standing = evidence.standing(rule.worse is Worse.BOTH)
     alone = found.design.baseline_runs == found.design.candidate_runs == 1
@@ -151,7 +151,7 @@ def _inconclusive(
         code, more, missing = ReasonCode.TOO_NOISY, None, _past_deciding(rule, found)
     elif not could_pass or (beyond and not enough_to_block(plan, found.design)):
         code, more = ReasonCode.TOO_FEW_RUNS, max(harmless, at_estimate or 0, least)
-        other = " of other seeds" if weighed.repeated else ""
+        other = " of other seeds" if compared.repeated else ""
         missing = f"too few runs to decide, {counted(more, 'run')} per side{other} would"
     else:
         code, more = ReasonCode.NEAR_MARGIN, at_estimate
@@ -160,7 +160,7 @@ def _inconclusive(
     # A guard leaves a verdict open only where harm beyond its limit is likely.
     silent = rule.role is Role.ADVISORY or (rule.role is Role.GUARD and found.p_harm > plan.alpha_pass)
     reason = f"{line}: {_SEEN[standing].format(_range(evidence))}{missing}{sizes}"
-    known = {"evidence": evidence, "more_runs": more, "runs_if_unchanged": harmless, "notes": weighed.notes}
+    known = {"evidence": evidence, "more_runs": more, "runs_if_unchanged": harmless, "notes": compared.notes}
     return undecided(rule, reason, code, leaves_open=not silent, **known)
 
 

@@ -33,7 +33,7 @@ def read_json(path: Path, most: int = MAX_DOCUMENT, within: Path | None = None) 
 
 def parse_yaml(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> Any:
     """The value of a YAML text. Raises ValueError and YAMLError."""
-    weigh(yaml.parse(text, Loader=loader))
+    refuse_alias_bombs(yaml.parse(text, Loader=loader))
     return yaml.load(text, Loader=loader)
 
 
@@ -53,7 +53,7 @@ def refuse_deep(value: Any) -> None:
     raise TooMuch(DEEP)
 
 
-def weigh(events: Iterable[yaml.Event]) -> None:
+def refuse_alias_bombs(events: Iterable[yaml.Event]) -> None:
     """Raise TooMuch before anything is made of a text that is nested deeply or, with every alias written out, has more
     than MAX_NODES values: ten aliases of ten aliases … are a few lines of text."""
     known: dict[str, tuple[int, int]] = {}  # anchor → values, levels

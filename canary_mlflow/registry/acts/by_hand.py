@@ -72,7 +72,7 @@ def bless(
             f"version {act.version} of {model!r}: the gate blocked it ({why}); expected one without a BLOCK; fix it "
             "and run again, or add --despite-block when the change is meant"
         )
-    return carry_out(client, weighed(client, act, found, without_weights), found)
+    return carry_out(client, seal_checked(client, act, found, without_weights), found)
 
 
 def override(
@@ -94,7 +94,7 @@ def override(
     if (guard := guard_of(client)) is not None:
         refuse_unguarded(guard, model, alias)
     act = describe(client, Kind.OVERRIDE, found, reason, alias, actor)
-    return carry_out(client, weighed(client, act, found, without_weights), found)
+    return carry_out(client, seal_checked(client, act, found, without_weights), found)
 
 
 def done_there(client: MlflowClient, route: str, body: Mapping[str, Any]) -> Act | Request:
@@ -103,7 +103,7 @@ def done_there(client: MlflowClient, route: str, body: Mapping[str, Any]) -> Act
     return request_from(answer[Request.KEY]) if Request.KEY in answer else act_from(answer[Act.KEY])
 
 
-def weighed(client: MlflowClient, act: Act, found: ModelVersion, without_weights: bool) -> Act:
+def seal_checked(client: MlflowClient, act: Act, found: ModelVersion, without_weights: bool) -> Act:
     """The act, marked if the version's seal was not checked. Raises UsageError for a seal that does not hold."""
     if without_weights:
         return replace(act, without_weights=True)

@@ -93,7 +93,7 @@ class Case:
 def assess(client: MlflowClient, model: str, version: str, policy: Policy, options: Options) -> Judged:
     """The verdict on a version and what should follow from it. Raises whatever would make enacting it fail."""
     case = gather(client, model, version, policy, options)
-    verdict, pinned, look = weigh(client, case, options)
+    verdict, pinned, look = judge_case(client, case, options)
     decision = decision_on(client, case, verdict, options)
     judged = Judged(decision=decision, look=look, used=case.used)
     if case.guard is None or (decision.dry_run and not decision.moves):
@@ -141,7 +141,7 @@ def gather(client: MlflowClient, model: str, version: str, policy: Policy, optio
     )
 
 
-def weigh(client: MlflowClient, case: Case, options: Options) -> tuple[Verdict, Version | None, Taken | None]:
+def judge_case(client: MlflowClient, case: Case, options: Options) -> tuple[Verdict, Version | None, Taken | None]:
     """The verdict with its notes on the past; the anchor, if a PASS was also held against it; the look that this was,
     if it was one of a plan's."""
     policy, baseline, candidate = case.policy, case.baseline, case.candidate

@@ -55,7 +55,7 @@ class Fate:
     row: int | None = None
 
 
-Weighed = tuple[Fate, Content | None]
+FateAndFiles = tuple[Fate, Content | None]
 
 
 def plan(client: MlflowClient, model: str, terms: Terms, artifacts: str = "") -> list[Fate]:
@@ -68,10 +68,10 @@ def plan(client: MlflowClient, model: str, terms: Terms, artifacts: str = "") ->
         answer = ask(client, "POST", ROUTE, {"model": model, **asdict(terms)}) or {}
         return [fate_from(one) for one in answer["fates"]]
     known = read_model(client, model)
-    weighed = [weigh(client, known, one, terms, artifacts)[0] for one in known.newest_first()]
-    sessions = (weigh_session(client, known, run, terms, artifacts) for run in judged_sessions(client, known))
-    weighed += [found[0] for found in sessions if found is not None]
-    return [fate for fate in weighed if not fate.goes or fate.files]
+    fates = [fate_of(client, known, one, terms, artifacts)[0] for one in known.newest_first()]
+    sessions = (fate_of_session(client, known, run, terms, artifacts) for run in judged_sessions(client, known))
+    fates += [found[0] for found in sessions if found is not None]
+    return [fate for fate in fates if not fate.goes or fate.files]
 
 
 def prune(
@@ -95,7 +95,7 @@ def prune(
     subject = f"session {session} of {model!r}" if version is None else f"version {version} of {model!r}"
     if known.guard is not None:
         refuse_stranger(known.guard.operators, who, f"files of {subject}")
-    fate, content = weighed_now(client, known, version, session, terms, artifacts)
+    fate, content = fate_now(client, known, version, session, terms, artifacts)
     if content is None or not fate.goes:
         raise UsageError(f"{subject}: it stays: {fate.why}; expected what canary prune names as going")
     row = row_before(known, content, session)
@@ -116,20 +116,20 @@ def fate_from(plain_values: Mapping[str, Any]) -> Fate:
     return Fate(**{one.name: plain_values[one.name] for one in fields(Fate)})
 
 
-def weighed_now(
+def fate_now(
     client: MlflowClient, known: Known, version: str | None, session: str | None, terms: Terms, artifacts: str
-) -> Weighed:
+) -> FateAndFiles:
     """The fate of the named version or session. Raises UsageError if it does not exist."""
     if version is not None:
-        return weigh(client, known, find_version(client, known.model, version), terms, artifacts)
+        return fate_of(client, known, find_version(client, known.model, version), terms, artifacts)
     runs = (run for run in judged_sessions(client, known) if run.info.run_id == session)
-    found = next((weigh_session(client, known, run, terms, artifacts) for run in runs), None)
+    found = next((fate_of_session(client, known, run, terms, artifacts) for run in runs), None)
     if found is None:
         raise NoSuchRun(f"session {session} of {known.model!r}: none that was judged and left no version; see prune")
     return found
 
 
-def weigh(client: MlflowClient, known: Known, found: ModelVersion, terms: Terms, artifacts: str) -> Weighed:
+def fate_of(client: MlflowClient, known: Known, found: ModelVersion, terms: Terms, artifacts: str) -> FateAndFiles:
     """The fate of a version, with its files if they may go."""
     why = why_it_stays(known, found, terms)
     fate = Fate(model=known.model, version=str(found.version), session=session_of(found), goes=False, why=why)
@@ -142,7 +142,9 @@ def weigh(client: MlflowClient, known: Known, found: ModelVersion, terms: Terms,
     return going(fate, content, why_it_goes(known, found, terms)), content
 
 
-def weigh_session(client: MlflowClient, known: Known, run: MlflowRun, terms: Terms, artifacts: str) -> Weighed | None:
+def fate_of_session(
+    client: MlflowClient, known: Known, run: MlflowRun, terms: Terms, artifacts: str
+) -> FateAndFiles | None:
     """The same for a session; None if it has a version after all, even of another model."""
     session_id, why = str(run.info.run_id), why_session_stays(run, terms)
     fate = Fate(model=known.model, version=None, session=session_id, goes=False, why=why)

@@ -26,7 +26,7 @@ from gates.stats.comparisons import Comparison
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Weighed:
+class MetricComparison:
     """A rule that was tested: what was `found`, on which harm `scale` and with which readings. `repeated`: some runs
     share a seed, which this metric follows, and count once. `silent`: how many of the candidate's runs finished without
     a reading, and no other run of their seed has one. `crowded`: how neighbours may have raised the candidate's
@@ -42,7 +42,9 @@ class Weighed:
     crowded: str
 
 
-def weigh(policy: Policy, rule: MetricRule, left: Sequence[Run], right: Sequence[Run], pairs: Pairs) -> Weighed | Check:
+def compare_metric(
+    policy: Policy, rule: MetricRule, left: Sequence[Run], right: Sequence[Run], pairs: Pairs
+) -> MetricComparison | Check:
     """Compare one metric over the runs that are valid for it. `left`: the baseline's stored runs. The machine's speed
     is judged by the fresh baseline runs alone; for all other metrics they count like the stored ones."""
     if otherwise := _means_otherwise(rule, (*left, *pairs.used), right):
@@ -51,16 +53,16 @@ def weigh(policy: Policy, rule: MetricRule, left: Sequence[Run], right: Sequence
     if isinstance(alike, str):
         return undecided(rule, alike, ReasonCode.NOT_COMPARABLE)
     left, right, said = alike
-    found = _weigh_alike(policy, rule, left, right, pairs)
+    found = _compare_alike(policy, rule, left, right, pairs)
     return replace(found, notes=(*found.notes, *said))
 
 
-def _weigh_alike(
+def _compare_alike(
     policy: Policy, rule: MetricRule, left: Sequence[Run], right: Sequence[Run], pairs: Pairs
-) -> Weighed | Check:
-    """As `weigh`, of runs in which the metric means the same."""
+) -> MetricComparison | Check:
+    """As `compare_metric`, of runs in which the metric means the same."""
     if pairs and judged_in_pairs(rule):
-        return _weigh(policy, rule, pairs.baseline, pairs.candidate, beside=True)
+        return _compare_runs(policy, rule, pairs.baseline, pairs.candidate, beside=True)
     fresh: Sequence[Run] = pairs.used
     if rule.info.wall_clock and pairs.invalid:
         left, fresh, right = ([run for run in side if run.run_id not in pairs.invalid] for side in (left, fresh, right))
@@ -69,7 +71,7 @@ def _weigh_alike(
             what = listed(sorted({reason.what for reason in pairs.invalid.values()}))
             reason = f"no {empty} run has a usable clock ({what})"
             return undecided(rule, reason, ReasonCode.INVALID_ENVIRONMENT)
-    return _weigh(policy, rule, once((*left, *fresh)), right, beside=pairs.together and judged_in_pairs(rule))
+    return _compare_runs(policy, rule, once((*left, *fresh)), right, beside=pairs.together and judged_in_pairs(rule))
 
 
 def _means_otherwise(rule: MetricRule, baseline: Sequence[Run], candidate: Sequence[Run]) -> Check | None:
@@ -84,13 +86,13 @@ def _means_otherwise(rule: MetricRule, baseline: Sequence[Run], candidate: Seque
     return undecided(rule, reason, ReasonCode.NOT_COMPARABLE, leaves_open="" in sides[1] and "" not in sides[0])
 
 
-def _weigh(
+def _compare_runs(
     policy: Policy, rule: MetricRule, baseline: Sequence[Run], candidate: Sequence[Run], beside: bool = False
-) -> Weighed | Check:
+) -> MetricComparison | Check:
     """Compare one metric over whole runs or, where these do not compare because the training ends by itself, up to the
     last step that all runs reached. `beside`: the two sides' runs of a seed were made side by side."""
     found = _compared(policy, rule, baseline, candidate, beside)
-    if isinstance(found, Weighed) or found.reason_code is not ReasonCode.NOT_COMPARABLE:
+    if isinstance(found, MetricComparison) or found.reason_code is not ReasonCode.NOT_COMPARABLE:
         return found
     if (cut := up_to_shared_end(baseline, candidate)) is None:
         return found
@@ -119,7 +121,7 @@ def _ends_alike(policy: Policy, rule: MetricRule, baseline: Sequence[Run], candi
 
 def _compared(
     policy: Policy, rule: MetricRule, baseline: Sequence[Run], candidate: Sequence[Run], beside: bool
-) -> Weighed | Check:
+) -> MetricComparison | Check:
     """Compare one metric over these runs as they are."""
     left, why_left = read(policy, rule, baseline)
     right, why_right = read(policy, rule, candidate)
@@ -145,7 +147,7 @@ def _compared(
         notes = (*notes, f"{rule.info.label}: all rewards lie between {low:g} and {high:g}, so the limit is narrower")
     if hidden := crowded(rule, policy.warmup_steps, candidate, baseline):
         notes = (*notes, f"the baseline {hidden}: a step that became dearer may be unseen")
-    return Weighed(
+    return MetricComparison(
         rule=rule,
         found=found,
         scale=scale,
@@ -157,11 +159,11 @@ def _compared(
     )
 
 
-def evidence_of(policy: Policy, weighed: Weighed, smallest: float | None) -> Evidence:
+def evidence_of(policy: Policy, compared: MetricComparison, smallest: float | None) -> Evidence:
     """The numbers behind the check of a metric that was tested. `smallest`: the smallest harm (in harm units) that
     these runs would block 4 times out of 5; None if they cannot block."""
-    rule, found, scale = weighed.rule, weighed.found, weighed.scale
-    left, right = weighed.sides
+    rule, found, scale = compared.rule, compared.found, compared.scale
+    left, right = compared.sides
     low, high = sorted(scale.change(end) for end in found.interval(policy.alpha_pass))
     return Evidence(
         unit=rule.unit,
