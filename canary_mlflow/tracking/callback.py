@@ -14,7 +14,6 @@ from tqdm import tqdm
 
 from canary_mlflow.errors import BlindProbe, plainly
 from canary_mlflow.policies import load_watch
-from canary_mlflow.tracking.audience import Audience
 from canary_mlflow.tracking.console import Console
 from canary_mlflow.tracking.delivery.thread_clock import writing_seconds
 from canary_mlflow.tracking.describing.workload import algorithm_of
@@ -22,6 +21,7 @@ from canary_mlflow.tracking.ending import whereabouts
 from canary_mlflow.tracking.hooks import Hooks
 from canary_mlflow.tracking.joining import recording
 from canary_mlflow.tracking.journal import Journal
+from canary_mlflow.tracking.observing import observers_of
 from canary_mlflow.tracking.opening import Request, Training, open_target
 from canary_mlflow.tracking.probes import Setting, clock, standard_probes
 from canary_mlflow.tracking.probes.running import RunningProbes
@@ -86,12 +86,6 @@ class CanaryCallback(Hooks):
         clock.begin()  # as a session does, where one is open
         self.run_id = run_id
         self.stopped = ""  # why the watch ended the training; "" while it has not
-        self._audience = Audience(
-            sinks=check_names(sinks),
-            system_metrics=system_metrics,
-            watch=None if watch is None else load_watch(watch),
-            champion_runs=tuple(champion_runs),
-        )
         self._request = Request(
             run_id=run_id,
             tracking_uri=tracking_uri,
@@ -101,8 +95,11 @@ class CanaryCallback(Hooks):
             config=dict(config or {}),
             tags=dict(tags or {}),
             warmup_steps=warmup_steps,
-            to_mlflow="mlflow" in self._audience.sinks,
             folder=folder,
+            sinks=check_names(sinks),
+            system_metrics=system_metrics,
+            watch=None if watch is None else load_watch(watch),
+            champion_runs=tuple(champion_runs),
         )
         self._log_every_step = log_every_step
         self._watching: Watching | None = None
@@ -205,7 +202,7 @@ class CanaryCallback(Hooks):
             trainer=running_trainer(),
         )
         target = open_target(self._request, training)
-        observers, self._watching = self._audience.gather(target, args, state.max_steps)
+        observers, self._watching = observers_of(target, self._request, args, state.max_steps)
         self.stopped = ""
         self.journal = Journal(target, standard_probes(), observers, self.samples)
         self.run_id = target.run_id

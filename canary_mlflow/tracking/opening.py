@@ -25,6 +25,8 @@ from canary_mlflow.tracking.stores.store import prepare_store
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+    from gates.watch import WatchPolicy
+
 log = logging.getLogger("canary_mlflow")
 
 
@@ -40,8 +42,11 @@ class Request:
     config: Mapping[str, Any]
     tags: Mapping[str, str]
     warmup_steps: int
-    to_mlflow: bool
     folder: Path | None = None
+    sinks: tuple[str, ...]
+    system_metrics: bool
+    watch: WatchPolicy | None
+    champion_runs: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +78,7 @@ def open_target(request: Request, training: Training) -> Target:
         # by the arguments, whatever the work is called: a trainer that takes no TRL arguments logs what it likes
         required=required(algorithm_of(args), vars(args), training.environment.get("trl", "")),
     )
-    if not request.to_mlflow and given_run(request) is None:
+    if "mlflow" not in request.sinks and given_run(request) is None:
         return target
     try:
         client = prepare_store(request.tracking_uri)
