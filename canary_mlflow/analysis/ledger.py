@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -11,7 +10,7 @@ from urllib.parse import quote
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.ledger import table
 from canary_mlflow.ledger.keys import PublicKeys, trusted
-from canary_mlflow.ledger.rows import FIRST, Row, facts_of, faults
+from canary_mlflow.ledger.rows import FIRST, ReadRow, Row, checked, facts_of
 from canary_mlflow.ledger.succession import with_rows
 from canary_mlflow.ledger.uris import plain_uri
 from canary_mlflow.ledger.writing import keys_in
@@ -23,14 +22,6 @@ from canary_mlflow.tracking.stores.read_only import has_ledger, reading
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadRow:
-    """A row with what is wrong with it, by the keys that this machine trusts."""
-
-    row: Row
-    problems: Sequence[str]
 
 
 Rows = list[ReadRow]
@@ -88,23 +79,14 @@ def server_keys(answer: Mapping[str, Any]) -> PublicKeys:
     return with_rows(trusted(), [Row(**plain) for plain in answer["rows"]], answer["first"].get)
 
 
-def checked(rows: Iterable[tuple[Row, str | None]], keys: Callable[[], PublicKeys]) -> Rows:
-    """Each row checked by the keys and the digest of the row before it; None where that is not known here."""
-    try:
-        known = keys()
-    except (CanaryError, OSError) as error:
-        said = [f"the trusted keys cannot be read: {error}"]
-        return [ReadRow(row=row, problems=said) for row, _ in rows]
-    return [ReadRow(row=row, problems=list(faults(row, before, known))) for row, before in rows]
-
-
 def shown(rows: Rows) -> list[LedgerRow]:
     """As a report shows them."""
-    return [shown_row(one.row, one.problems) for one in rows]
+    return [shown_row(one) for one in rows]
 
 
-def shown_row(row: Row, problems: Sequence[str]) -> LedgerRow:
+def shown_row(read: ReadRow) -> LedgerRow:
     """One row for a report."""
+    row = read.row
     facts = facts_of(row) or {}
     return LedgerRow(
         seq=row.seq,
@@ -114,6 +96,6 @@ def shown_row(row: Row, problems: Sequence[str]) -> LedgerRow:
         time=str(facts.get("time", "")),
         digest=row.digest,
         key_id=row.key_id,
-        problems=list(problems),
-        stranger=len(problems) == 1 and "is not among the trusted ones" in problems[0],
+        problems=list(read.problems),
+        stranger=read.stranger,
     )

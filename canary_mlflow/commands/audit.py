@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from canary_mlflow.ledger.rows import Row
 
 BROKEN = 1
-STRANGER = "is not among the trusted ones"
 
 
 @click.group(epilog=EXIT_CODES)
@@ -54,7 +53,7 @@ def verify(
     """
     from canary_mlflow.ledger.chain import damages
     from canary_mlflow.ledger.clock import jumps
-    from canary_mlflow.ledger.keys import load_public, trusted
+    from canary_mlflow.ledger.keys import STRANGER, load_public, trusted
     from canary_mlflow.ledger.witness import against_witness, read_heads
     from canary_mlflow.registry.audit import against_store
     from canary_mlflow.registry.guard.reader import reader_of

@@ -27,6 +27,7 @@ from canary_mlflow.files.source import read_bytes
 
 FOLDER = "CANARY_KEYS"
 PRIVATE = "signing.pem"
+STRANGER = "is not among the trusted ones"
 HANDOVER = "canary-mlflow key handover "  # so that a signature made for another purpose hands nothing over
 
 
@@ -86,7 +87,7 @@ class PublicKeys:
         """Why the signature does not count; empty if it holds."""
         key = self.keys.get(key_id)
         if key is None:
-            return f"it is signed with key {key_id[:40]!r}, which is not among the trusted ones"
+            return f"it is signed with key {key_id[:40]!r}, which {STRANGER}"
         try:
             key.verify(bytes.fromhex(signature), text.encode("utf-8", "surrogatepass"))
         except (InvalidSignature, ValueError):

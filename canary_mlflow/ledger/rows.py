@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -11,8 +11,9 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from canary_mlflow.errors import CanaryError
 from canary_mlflow.ledger.canonical import canonical, text_digest
-from canary_mlflow.ledger.keys import PublicKeys, Signer
+from canary_mlflow.ledger.keys import STRANGER, PublicKeys, Signer
 
 FIRST = "0" * 64  # what the first row has as the digest of the previous row
 COLUMNS = ("seq", "kind", "workspace", "model", "version", "version_created", "alias", "word", "grants", "moves")
@@ -166,6 +167,29 @@ def faults(row: Row, previous: str | None, keys: PublicKeys) -> Iterator[str]:
         yield f"its columns differ from its signed text: {', '.join(different)}"
     if previous is not None and facts.get("previous") != previous:
         yield "it does not follow the row before it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadRow:
+    """A row with what is wrong with it, by the keys that this machine trusts."""
+
+    row: Row
+    problems: Sequence[str]
+
+    @property
+    def stranger(self) -> bool:
+        """Whether the only problem is that this machine does not know the key."""
+        return len(self.problems) == 1 and STRANGER in self.problems[0]
+
+
+def checked(rows: Iterable[tuple[Row, str | None]], keys: Callable[[], PublicKeys]) -> list[ReadRow]:
+    """Each row checked by the keys and the digest of the row before it; None where that is not known here."""
+    try:
+        known = keys()
+    except (CanaryError, OSError) as error:
+        said = [f"the trusted keys cannot be read: {error}"]
+        return [ReadRow(row=row, problems=said) for row, _ in rows]
+    return [ReadRow(row=row, problems=list(faults(row, before, known))) for row, before in rows]
 
 
 def holds(row: Row, keys: PublicKeys) -> bool:

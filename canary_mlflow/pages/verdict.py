@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,13 @@ from canary_mlflow.files.documents import read_json
 from canary_mlflow.files.limits import MAX_VERDICT
 from canary_mlflow.ledger import table
 from canary_mlflow.ledger.policy_rows import said_by
-from canary_mlflow.ledger.rows import Row
+from canary_mlflow.ledger.rows import FIRST, ReadRow, Row, checked
+from canary_mlflow.ledger.writing import keys_in
 from canary_mlflow.pages.curves import read_series
 from canary_mlflow.pages.facts import read_facts
 from canary_mlflow.pages.forest import ForestRow, forest
 from canary_mlflow.pages.models import read_champions, session_of
 from canary_mlflow.pages.run import find_run
-from canary_mlflow.pages.signature import Signature, signature_of
 from canary_mlflow.registry.guard.server_files import behind_server
 from canary_mlflow.registry.workspaces import active_workspace
 from canary_mlflow.reports.decision import Decision, RunWarning, decision_from_dict, holds_from_list
@@ -49,7 +50,7 @@ class VerdictPage:
     row: Row | None
     facts: Mapping[str, Any]
     decision: Decision | None
-    signature: Signature | None
+    signature: ReadRow | None
     rows: Sequence[ForestRow]
     runs: Mapping[str, RunFacts]
     gone: Sequence[str]
@@ -68,7 +69,11 @@ def read_ledger_page(tracking: str, registry: str, seq: int, may_read_model: Cal
             raise Refused(f"row {seq}: about a model that you may not read")
         before = table.row_at(connection, seq - 1) if seq > 1 else None
         holds = dict(read_champions(connection, row.model)).get(row.model)
-        signature = signature_of(connection, row, before)
+        previous = FIRST if seq == 1 else None if before is None else before.digest
+        (signature,) = checked([(row, previous)], partial(keys_in, connection))
+    if previous is None:
+        missing = f"row {seq - 1}, which it follows, is missing"
+        signature = replace(signature, problems=[*signature.problems, missing])
     facts = said_by(row)
     decision = decision_of(row, facts)
     return complete(tracking, registry, row.model, row, facts, decision, signature, holds)
@@ -146,7 +151,7 @@ def complete(
     row: Row | None,
     facts: Mapping[str, Any],
     decision: Decision | None,
-    signature: Signature | None,
+    signature: ReadRow | None,
     holds: int | None,
 ) -> VerdictPage:
     """The page with what the runs add: dots, names and warnings."""

@@ -9,7 +9,7 @@ from typing import Any
 from gates.model.verdict import Evidence
 
 FARTHEST = 2.5  # limits; what lies beyond is drawn at the edge
-WIDTH, HEIGHT = 360, 30  # of the picture, in SVG units
+WIDTH = 360  # of the picture, in SVG units
 EDGE = 12.0
 COLUMNS = 21  # characters of the text drawing
 AXIS, ZERO, LIMIT, RANGE, CENTRE, LEFT, RIGHT = "·│┃━●◂▸"
