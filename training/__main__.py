@@ -101,10 +101,10 @@ def _alone(job: Composed) -> int:
     """Run one job without Hydra, if nothing says how Hydra is to run it: Hydra would compose it twice more."""
     outputs = Path(job.outputs).absolute()
     _ask(job.config, outputs)
-    with begun(job.config, outputs, lambda: _may_begin([job.config])) as crew:
+    with begun(job.config, outputs, lambda: _may_begin([job.config])) as workers:
         from training import launch
 
-        return launch.run_session(job.config, outputs, crew)
+        return launch.run_session(job.config, outputs, workers)
 
 
 def _with_hydra(argv: Sequence[str]) -> list[int]:

@@ -14,7 +14,7 @@ from training.plain import to_plain
 from training.process import Worker, workers
 
 
-def crew_of(config: CanaryConfig, scratch: Path, repeats: int) -> AbstractContextManager[Iterator[Worker]]:
+def workers_of(config: CanaryConfig, scratch: Path, repeats: int) -> AbstractContextManager[Iterator[Worker]]:
     """A fresh process for each of `repeats` seeds."""
     return workers(_folders(config, scratch, repeats), to_plain(config), config.algo.name, config.hardware.threads)
 
@@ -33,8 +33,9 @@ def first_runs(config: CanaryConfig) -> int:
 
 @contextmanager
 def begun(config: CanaryConfig, scratch: Path, check: Callable[[], None]) -> Iterator[Iterator[Worker] | None]:
-    """The crew of a session's first runs, which loads its libraries while `check` says whether there may be a session
-    at all; None if the runs are made on other machines. What `check` raises leaves no process and no new folder."""
+    """The processes of a session's first runs, which load their libraries while `check` says whether there may be a
+    session at all; None if the runs are made on other machines. What `check` raises leaves no process and no new
+    folder."""
     if config.launcher.name != "local":
         check()
         yield None
@@ -43,10 +44,10 @@ def begun(config: CanaryConfig, scratch: Path, check: Callable[[], None]) -> Ite
     folders = _folders(config, scratch, repeats)
     new = [folder for folder in (*folders, scratch, *scratch.parents) if not folder.exists()]
     try:
-        with crew_of(config, scratch, repeats) as crew:
+        with workers_of(config, scratch, repeats) as workers:
             check()
             allowed = True
-            yield crew
+            yield workers
     finally:
         if not allowed:  # the processes have ended
             _remove(new, folders)

@@ -17,7 +17,7 @@ from canary_mlflow.shown import say
 from canary_mlflow.tracking.describing.exceptions import Raised
 from canary_mlflow.tracking.stores.owner import lease
 from canary_mlflow.tracking.stores.store import resolve
-from training.ahead import crew_of
+from training.ahead import workers_of
 from training.config import CanaryConfig
 from training.plain import to_plain
 from training.process import Prepared, Result, Worker
@@ -68,7 +68,7 @@ def crew_for(
         with connected(needs_of(to_plain(config)), store, say) as cluster:
             yield OnCluster(cluster, config)
         return
-    with nullcontext(begun) if begun else crew_of(config, scratch, repeats) as loading:
+    with nullcontext(begun) if begun else workers_of(config, scratch, repeats) as loading:
         for name in AT_THE_END:
             with suppress(ImportError):
                 import_module(name)

@@ -13,7 +13,7 @@ from canary_mlflow.launching.cluster import Cluster, connected, needs_of
 from canary_mlflow.launching.makers import Launched
 from canary_mlflow.launching.on_cluster import Delegated, OnCluster
 from canary_mlflow.shown import say
-from training.ahead import crew_of
+from training.ahead import workers_of
 from training.config import CanaryConfig
 from training.crews import OnThisMachine, result_from, unit_of
 from training.plain import to_plain
@@ -37,7 +37,7 @@ class InSession(Launched):
     def candidate(self, seed: int) -> None:
         self.made += 1
         seeded = replace(self.config, seed=seed)
-        with crew_of(seeded, self.scratch / f"added-{self.made}", 1) as loading:
+        with workers_of(seeded, self.scratch / f"added-{self.made}", 1) as loading:
             require_end(OnThisMachine(loading).train_one(self.client, self.session, seeded, f"added {self.made}"))
 
 

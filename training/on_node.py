@@ -7,15 +7,15 @@ from dataclasses import asdict
 from typing import Any
 
 from canary_mlflow.tracking.stores.scratch import scratch
-from training.ahead import crew_of
+from training.ahead import workers_of
 from training.compose import to_config
 
 
 def prepare(*, tags: Mapping[str, str], config: Mapping[str, Any]) -> dict[str, Any]:
     """What a run of this configuration reports about its work on this node's device (training.process.Prepared)."""
 
-    with scratch("prepare") as folder, crew_of(to_config(config), folder, 1) as crew:
-        return asdict(next(crew).prepared)
+    with scratch("prepare") as folder, workers_of(to_config(config), folder, 1) as workers:
+        return asdict(next(workers).prepared)
 
 
 def train(
@@ -39,8 +39,8 @@ def train(
     from training.runs import train_one
 
     seeded, client = to_config(config), prepare_store(store)
-    with scratch("node") as folder, crew_of(seeded, folder, 1) as crew:
-        worker = next(crew)
+    with scratch("node") as folder, workers_of(seeded, folder, 1) as workers:
+        worker = next(workers)
         work = worker.prepared.workload
         given = {**tags, **holder}
         result = train_one(

@@ -29,7 +29,7 @@ from canary_mlflow.errors import UsageError, one_line
 from canary_mlflow.files.documents import parse_yaml
 from canary_mlflow.loading import collect_seldom
 from canary_mlflow.tracking.stores import owner
-from training.ahead import crew_of
+from training.ahead import workers_of
 from training.command_line import expand, parse
 from training.compose import check, register_schemas, to_config
 from training.edge import ended
@@ -87,10 +87,10 @@ def make(asked: Namespace) -> int:
     chosen = configuration(client, asked.like) if asked.like else composed(asked.overrides)
     config = replace(chosen, seed=asked.seed, repeats=1)
     preflight(config)
-    with scratch("again") as folder, crew_of(config, folder, 1) as crew:
+    with scratch("again") as folder, workers_of(config, folder, 1) as workers:
         given = os.environ.get("MLFLOW_RUN_ID")
         result = train_one(
-            client, asked.session, config, next(crew), f"seed {asked.seed}", role=asked.role, run_id=given
+            client, asked.session, config, next(workers), f"seed {asked.seed}", role=asked.role, run_id=given
         )
     return code_of(result)
 

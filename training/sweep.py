@@ -20,7 +20,7 @@ from canary_mlflow.shown import echo_lines, say, shown
 from canary_mlflow.tracking.stores.holding import held
 from canary_mlflow.tracking.stores.session import child_runs, close_run, finish_session, get_run, log_tags, open_session
 from canary_mlflow.tracking.stores.store import prepare_store
-from training.ahead import crew_of
+from training.ahead import workers_of
 from training.cells import CELL_TAG, MODEL_TAG, cell_of, judge_cells, table, worst
 from training.config import CanaryConfig
 from training.naming import default_model_name
@@ -61,17 +61,17 @@ def run_job(config: CanaryConfig, scratch: Path) -> int:
     """Make the runs of one job: one seed unless `repeats` says otherwise. The sweep judges them once all are made."""
     check_machine(config)  # a node's own cores are first seen here
     repeats = config.repeats or 1
-    with crew_of(config, scratch, repeats) as loading:
+    with workers_of(config, scratch, repeats) as loading:
         client = prepare_store(config.tracking.uri)
         first = next(loading)
         model = config.model_name or default_model_name(config, first.prepared.workload)
-        crew = chain([first], loading)
+        workers = chain([first], loading)
         parent = os.environ[PARENT]
         if get_run(client, parent).info.status != "RUNNING":  # a job may wait in a queue for longer than that
             raise CanaryError(f"sweep {parent} has ended; this job of it has made no runs")
         tags = {CELL_TAG: cell_of(config), MODEL_TAG: model}
         # Nothing registers a sweep, so nothing would ever load its weights, and no prune would find them.
-        results = train_runs(client, parent, config, crew, repeats, tags=tags, keep_weights=False, profile=True)
+        results = train_runs(client, parent, config, workers, repeats, tags=tags, keep_weights=False, profile=True)
     return max((code_of(result) for result in results), default=0)
 
 
