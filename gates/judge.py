@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gates.evidence.clocks import pair
-from gates.facts.check import alone, fact_check, unrecorded, what_differs
+from gates.facts.check import fact_check, facts_only, unrecorded, what_differs
 from gates.facts.exact import FACTS
 from gates.facts.work import work_note
 from gates.hard.hard_gates import hard_checks
@@ -87,7 +87,7 @@ def decide(policy: Policy, checks: Sequence[Check]) -> tuple[Outcome, ReasonCode
         missing.sort(key=lambda check: list(ReasonCode).index(_code(check)))
         return Outcome.INCONCLUSIVE, _code(missing[0]), _sentence(missing)
     passed = [check.metric for check in deciding if check.role is Role.GATE and check.outcome is CheckOutcome.PASS]
-    if alone(policy) and any(check.metric == FACTS for check in deciding):
+    if facts_only(policy) and any(check.metric == FACTS for check in deciding):
         return Outcome.PASS, ReasonCode.PASS, "Every exact fact is equal, or differs by rounding alone."
     if not passed:
         return Outcome.INCONCLUSIVE, ReasonCode.MISSING_DATA, "No gate metric could be judged."

@@ -133,8 +133,8 @@ def _pairs(pairs: Pairs) -> Iterator[str]:
     if pairs:
         seeds = listed([str(run.seed) for run in pairs.candidate], most=10)
         yield f"speed is judged in pairs, with fresh runs of the baseline beside the candidate's (seeds {seeds})"
-        if pairs.alone:
-            yield f"not judged by speed, for want of a fresh run beside: {listed(pairs.alone, most=10)}"
+        if pairs.unpaired:
+            yield f"not judged by speed, for want of a fresh run beside: {listed(pairs.unpaired, most=10)}"
     else:
         made = f"{counted(len(pairs.fresh), 'fresh run')} of the baseline"
         yield f"{made} left out, with fewer than two valid pairs: judged by the stored runs alone"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from canary_mlflow.errors import CanaryError, NoSource
-from canary_mlflow.launching.circumstances import fresh_is_due
+from canary_mlflow.launching.fresh_runs import fresh_is_due
 from canary_mlflow.launching.missing_runs import Missing
 from canary_mlflow.launching.planned_runs import PlannedRuns, Versions
 from canary_mlflow.registry.judging.gatekeeper import gate

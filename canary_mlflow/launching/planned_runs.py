@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from canary_mlflow.errors import BrokeOff, CanaryError, NoSource, StoreError
-from canary_mlflow.launching.circumstances import fresh_is_due, seeds_of, seeds_without_fresh
+from canary_mlflow.launching.fresh_runs import fresh_is_due, seeds_of, seeds_without_fresh
 from canary_mlflow.launching.makers import Made, Maker, run_champion
 from canary_mlflow.launching.missing_runs import Missing, Turn
 from canary_mlflow.registry.judging.looks import Progress

@@ -134,8 +134,9 @@ class Pairs:
     """Fresh baseline runs and the candidate's with the same seeds, in the order of seeds; empty if too few are valid.
 
     `fresh`: all fresh runs that are evidence. `invalid`: the runs of the whole comparison whose clock does not count.
-    `left_out`: why some fresh runs take no part. `alone`: the candidate's runs that would count if a fresh run had been
-    made beside them. `together`: the baseline's stored runs, too, were made beside the candidate's, as by `canary ab`.
+    `left_out`: why some fresh runs take no part. `unpaired`: the candidate's runs that would count if a fresh run
+    had been made beside them. `together`: the baseline's stored runs, too, were made beside the candidate's, as by
+    `canary ab`.
     """
 
     baseline: tuple[Run, ...] = ()
@@ -143,7 +144,7 @@ class Pairs:
     fresh: tuple[Run, ...] = ()
     invalid: Reasons = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
-    alone: tuple[str, ...] = ()
+    unpaired: tuple[str, ...] = ()
     together: bool = False
 
     def __bool__(self) -> bool:
@@ -160,7 +161,7 @@ def pair(policy: Policy, baseline: Version | None, stored: Side, candidate: Side
     candidate's runs are compared with the fresh ones', and those of the baseline's `stored` runs with each other."""
     side = baseline_side(baseline.fresh if baseline else (), candidate)
     invalid = invalid_clocks(policy, side.finished, candidate.finished)
-    left, right = (_alone_with_their_seed(runs, invalid) for runs in (side.finished, candidate.finished))
+    left, right = (_by_unshared_seed(runs, invalid) for runs in (side.finished, candidate.finished))
     seeds = sorted(left.keys() & right.keys())
     paired = {right[seed].run_id for seed in seeds}
     enough = len(seeds) >= LEAST_PAIRS
@@ -177,7 +178,7 @@ def pair(policy: Policy, baseline: Version | None, stored: Side, candidate: Side
         invalid=invalid | of_stored if enough else of_stored,
         together=baseline is not None and baseline.beside,
         left_out=(*side.left_out, *slow),
-        alone=tuple(
+        unpaired=tuple(
             called(run.run_id, run.seed)
             for run in candidate.finished
             if enough and run.run_id not in paired and run.run_id not in invalid
@@ -185,7 +186,7 @@ def pair(policy: Policy, baseline: Version | None, stored: Side, candidate: Side
     )
 
 
-def _alone_with_their_seed(runs: Iterable[Run], invalid: Container[str]) -> dict[int, Run]:
+def _by_unshared_seed(runs: Iterable[Run], invalid: Container[str]) -> dict[int, Run]:
     """The valid runs whose seed no other valid run has: of two, only the name would decide which one is paired."""
     valid = [run for run in runs if run.seed is not None and run.run_id not in invalid]
     once = Counter(run.seed for run in valid)

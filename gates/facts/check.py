@@ -108,18 +108,18 @@ def fact_check(
         return open_check(FACTS, unsaid, ReasonCode.MISSING_DATA)
     if FACTS not in compared:
         unknown = "exact facts are not recorded of both sides"
-        return open_check(FACTS, unknown, ReasonCode.NOT_COMPARABLE) if compared and alone(policy) else None
+        return open_check(FACTS, unknown, ReasonCode.NOT_COMPARABLE) if compared and facts_only(policy) else None
     if known:
         reason = f"accepted: {listed([said(one) for one in known], most=SHOWN)}"
         return hard_check(FACTS, CheckOutcome.PASS, reason)
     if facts:  # shown, and nothing to judge
         shown = listed([*map(said, facts)], most=SHOWN)
         differ = f"exact facts differ, and nothing says whether that is harm: {shown}"
-        return open_check(FACTS, differ, ReasonCode.FACTS_DIFFER) if alone(policy) else None
+        return open_check(FACTS, differ, ReasonCode.FACTS_DIFFER) if facts_only(policy) else None
     return hard_check(FACTS, CheckOutcome.PASS, "exact facts are equal, or differ by rounding alone")
 
 
-def alone(policy: Policy) -> bool:
+def facts_only(policy: Policy) -> bool:
     """Whether the policy asks about facts only and judges no metric. Equal facts are then a PASS."""
     return policy.hard.facts and not policy.rules
 

@@ -42,7 +42,11 @@ def policy_damages(rows: Sequence[Row]) -> Iterator[Damage]:
             continue
         governing = in_force_row(policies.get(row.workspace, ()), row.model)
         if row.kind == Kind.OVERRIDE:
-            found = alone(row, rows[:place], governing) if governing is not None and people_of(governing) > 1 else ()
+            found = (
+                by_one_person(row, rows[:place], governing)
+                if governing is not None and people_of(governing) > 1
+                else ()
+            )
         else:
             found = other_policy(row, governing, tiers.get(about, ""))
         yield from (Damage(seq=row.seq, what=f"version {row.version} of {row.model!r}: {what}") for what in found)
@@ -110,7 +114,7 @@ def people_of(governing: Row) -> int:
     return int(said_by(governing)["content"].get("override", {}).get("operators", 1))
 
 
-def alone(row: Row, before: Sequence[Row], governing: Row) -> Iterator[str]:
+def by_one_person(row: Row, before: Sequence[Row], governing: Row) -> Iterator[str]:
     """What is wrong with an override of a BLOCK that no second person had asked for."""
     facts = row.facts
     about = row.version, row.version_created

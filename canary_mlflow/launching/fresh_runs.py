@@ -1,5 +1,4 @@
-"""What machine and day mean for added runs: which seeds, how long they take, and whether the baseline needs runs
-too."""
+"""When added runs need fresh runs of the champion beside them: its own may be from another machine or day."""
 
 from __future__ import annotations
 
