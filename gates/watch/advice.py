@@ -11,10 +11,6 @@ _TEXTS: dict[tuple[str, str], tuple[str, str]] = {
         "an overflow or a division by zero; from here on the weights are not numbers",
         "go back to the last good checkpoint; bf16 instead of fp16, a lower learning rate; " + _LOOK_AT_DATA,
     ),
-    ("nan_gradients", ""): (
-        "gradients overflow, and not only while fp16 finds its loss scale",
-        "bf16 instead of fp16, a lower learning rate, clip gradients; " + _LOOK_AT_DATA,
-    ),
     ("zero_loss", ""): (
         "no token counts (all labels masked), or a NaN that the trainer wrote down as 0",
         "print one batch with its labels; set logging_nan_inf_filter to false",

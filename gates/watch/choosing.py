@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from gates.watch.band import Band, BandDeviation
 from gates.watch.ceilings import Ceiling
 from gates.watch.drift import Drift
-from gates.watch.facts import Capped, Grown, NanGradients, NonFinite, Shrunk, ZeroLoss
+from gates.watch.facts import Capped, Grown, NonFinite, Shrunk, ZeroLoss
 from gates.watch.learning import Flat, Gradients, NoGainInReward, StaysZero
 from gates.watch.loss import LossRise, RewardFall
 from gates.watch.policy import WatchPolicy
@@ -51,11 +51,8 @@ def detectors(name: str, run: Situation) -> tuple[list[Detector], list[Detector]
     """The detectors that see all values of a stream, and those that see only its finite ones."""
     policy = run.policy
     always: list[Detector] = []
-    if policy.facts.nonfinite:
-        if name in _NONFINITE:
-            always.append(NonFinite(_NONFINITE[name], policy.facts.loss_scale_rows if name in _OF_UPDATES else 0))
-        elif name in ("grad_norm", "nonfinite"):
-            always.append(NanGradients(policy.facts, policy.rows.burn_in, count=name == "nonfinite"))
+    if policy.facts.nonfinite and name in _NONFINITE:
+        always.append(NonFinite(_NONFINITE[name], policy.facts.untrained_rows if name in _OF_UPDATES else 0))
     numbers = _RULES[name](run) if name in _RULES else []
     drift = policy.drift.streams.get(name)
     if drift is not None and name in policy.drift.alone and name not in (_NEVER_RL if run.rl else _ONLY_RL):

@@ -11,9 +11,6 @@ from gates.watch.policy import FactRules
 from gates.watch.together import Outcome
 from gates.watch.warning import Detection, Detector, Level
 
-_BENIGN = 3  # rows without finite gradients that are no news, after the first finite one
-_GROWS = 2000  # steps after which fp16's loss scaling tries a higher scale, and may lose one
-
 
 class NonFinite(Detector):
     """A NaN or an infinity in a stream that has no business holding one.
@@ -43,48 +40,6 @@ class NonFinite(Detector):
 
     def finish(self, completed: bool) -> Detection | None:
         return Detection(self._level, f"no number in {self._rows} rows") if self._rows and not self._begun else None
-
-
-class NanGradients(Detector):
-    """Gradients that are not numbers, row after row.
-
-    fp16's loss scaling begins too high (at 65536) and halves the scale until gradients are finite: the rows before the
-    first finite one are that search, if one comes. A few more are no news either, if they are single or among the
-    first rows: the scaler tries a higher scale now and then. Several in a row mean that nothing is learned. `count`:
-    the stream counts non-finite values instead of holding the norm.
-    """
-
-    rule = "nan_gradients"
-    __slots__ = ("_count", "_forgiven", "_inside", "_row", "_rules", "_start")
-
-    def __init__(self, rules: FactRules, burn_in: int, *, count: bool) -> None:
-        self._rules = rules
-        self._start = burn_in
-        self._count = count
-        self._row = self._inside = 0
-        self._forgiven = 0
-
-    def update(self, step: int, value: float) -> Detection | None:
-        self._row += 1
-        bad = value > 0 if self._count and not math.isnan(value) else not math.isfinite(value)
-        if not bad:
-            self._inside = 0
-            return None
-        self._inside += 1
-        if self._inside == self._row <= self._rules.loss_scale_rows:
-            return None
-        what = f"not finite in {self._inside} rows in a row" if self._inside > 1 else "not finite"
-        if self._inside >= self._rules.nan_gradient_rows:
-            return Detection(Level.STOP, what)
-        if self._forgiven < _BENIGN + self._row // _GROWS and (self._inside == 1 or self._row <= self._start):
-            self._forgiven += 1
-            return None
-        return Detection(Level.WARN, what)
-
-    def finish(self, completed: bool) -> Detection | None:
-        """A run that ends within the search never found a scale."""
-        lost = self._inside >= self._rules.nan_gradient_rows
-        return Detection(Level.STOP, f"not finite in the last {self._inside} rows") if lost else None
 
 
 class ZeroLoss(Detector):

@@ -122,8 +122,7 @@ class FactRules:
     """Facts that are true or not, and need no statistics."""
 
     nonfinite: Annotated[bool, flag]
-    loss_scale_rows: Annotated[int, count(0)]
-    nan_gradient_rows: Annotated[int, count(1)]
+    untrained_rows: Annotated[int, count(0)]
     zero_loss_rows: Annotated[int, count(2)]
     zero_loss_from: Annotated[float, number(0)]
     frozen_rows: Annotated[int, count(4)]

@@ -16,12 +16,10 @@ from gates.watch.stages import Stage, is_stage
 from gates.watch.together import Displacement
 from gates.watch.warning import Detection, Level, WatchWarning
 
-_NONFINITE = ("nonfinite", "nan_gradients")
 _OF_HEALTHY_RUNS = ("zero_loss",)  # rules that healthy runs break too: a hinge loss is learned away to exactly 0
 _FIRST_LOOK = 16  # rows after which detectors that rest are left out; then after twice as many, and so on
 _TOGETHER = 4  # rows that may be shown together, but no more than a CRITICAL must last to become a STOP
 _PLANS = 15  # sets of names that are kept: steps with and without a sample, a norm by layer, an evaluation
-_COUNT = "nonfinite"  # the stream whose healthy value is 0
 HEALTHY = "healthy"
 _VERDICTS = (HEALTHY, "warned", "critical", "failed")
 
@@ -128,7 +126,6 @@ class Watch:
             waiting < self._together
             and not self._found
             and self._rows - self._opened > self.policy.facts.frozen_rows
-            and not row.get(_COUNT)
             and math.isfinite(sum(row.values()))
             and all([row.get(name, 1.0) for name in self._numbers])
         )
@@ -168,7 +165,7 @@ class Watch:
         self._list_numbers()
 
     def _list_numbers(self) -> None:
-        self._numbers = [name for name, one in self._streams.items() if one and one.numbers and name != _COUNT]
+        self._numbers = [name for name, one in self._streams.items() if one and one.numbers]
 
     def _plan(self, row: Mapping[str, float]) -> Iterable[tuple[str, _Stream]]:
         """The streams of a row that a rule looks at, in the row's order. Most rows have the names of an earlier one,
@@ -214,7 +211,7 @@ class Watch:
         said.append(warning)
         if self._hopeless is None and new.level is Level.STOP and rule not in _OF_HEALTHY_RUNS:
             self._hopeless = warning
-        if not self._critical_held and (alarm.held_stop or (new.level is Level.STOP and rule in _NONFINITE)):
+        if not self._critical_held and (alarm.held_stop or (new.level is Level.STOP and rule == "nonfinite")):
             self._critical_held = f"{stream} {new.seen} ({rule}, step {self._step})"
 
     def _look_at_stages(self, step: int, row: Mapping[str, float]) -> None:

@@ -47,11 +47,9 @@ def loss(*parts: Any) -> Rows:
 explosion = fail(sft(0), 200, 100, loss=lambda x, s: 8 * x)
 creep = fail(sft(0), 100, 250, grad_norm=lambda x, s: x * 60**s)
 turns = column("grad_norm", np.concatenate([wavy(30, 1.0), wavy(5, 30.0)] * 8))
-slow_loss = loss(wavy(60, 2.0, 0.02), np.linspace(2.0, 4.0, 200) + 0.02 * np.sin(np.arange(200)))
 distant = column("kl", np.concatenate([wavy(60, 2.0), wavy(40, 40.0)]))
 early = fail(sft(0), 45, 60, grad_norm=lambda x, s: x * 8)
 sixfold = fail(sft(0), 200, 100, grad_norm=lambda x, s: x * 6)
-nan_gradients = column("grad_norm", [1.0] * 40 + [NAN, NAN, NAN, NAN, 1.0, 1.0])
 zeros = loss(wavy(10, 0.5), np.zeros(4), wavy(10, 0.5), np.zeros(9))
 short = fail(sft(4, 60), 25, 30, grad_norm=lambda x, s: x * 8)
 short_lost = fail(sft(0, 60), 40, 9, loss=lambda x, s: 8 * x)
@@ -103,8 +101,7 @@ FLIPS: dict[str, tuple[Any, Rows] | tuple[Any, Rows, dict[str, Any]]] = {
     "band__critical": (200.0, band_run),
     "band__leap": (1e3, leap_run),
     "facts__nonfinite": (False, loss(2.0, NAN)),
-    "facts__loss_scale_rows": (2, nan_gradients[40:]),
-    "facts__nan_gradient_rows": (5, nan_gradients),
+    "facts__untrained_rows": (2, column("policy_loss", [NAN] * 4 + [0.1] * 4)),
     "facts__zero_loss_rows": (3, zeros[:14]),
     "facts__zero_loss_from": (0.7, zeros),
     "facts__frozen_rows": (40, column("learning_rate", [0.0] * 25)),

@@ -36,8 +36,6 @@ def histories() -> dict[str, Callable[[int], Rows]]:
             f"a loss that is not a number in row {at}": from_row(sft, at, loss=math.nan),
             f"an infinite KL in row {at}": from_row(rl, at, kl=math.inf),
             f"no loss from row {at}": from_row(sft, at, 20, loss=0.0),
-            f"bad gradients from row {at}": from_row(sft, at, 9, nonfinite=3.0, grad_norm=math.inf),
-            f"bad tensors from row {at}": from_row(sft, at, 9, nonfinite=2.0),
             f"no rate from row {at}": from_row(sft, at, 60, learning_rate=0.0),
             f"a value loss that comes late, in row {at}": from_row(rl, at, value_loss=math.nan),
         }
