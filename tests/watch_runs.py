@@ -98,3 +98,13 @@ FAILURES: dict[str, tuple[Callable[[int], Rows], int, int, dict[str, Callable[[f
     "a policy collapses": (rl, 200, 60, {"entropy": lambda x, s: x * 0.02**s, "reward_mean": lambda x, s: x - 3 * s}),
     "KL creeps": (rl, 150, 220, {"kl": lambda x, s: x * 25**s}),
 }
+
+
+def constant(rows: int, **streams: float) -> Rows:
+    return [dict(streams) for _ in range(rows)]
+
+
+def reward(seed: int, rows: int = 200, *, noise: float = 0.15) -> np.ndarray:
+    """A reward of small batches that rises from 0.2 to 0.8."""
+    rng = np.random.default_rng(seed)
+    return 0.8 - 0.6 * np.exp(-np.arange(rows) / 40) + noise * rng.normal(size=rows)
