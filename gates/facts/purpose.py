@@ -9,13 +9,15 @@ from gates.model.records import Run
 from gates.model.sides import ABSENT
 from gates.model.verdict import Difference
 
-RECORDS, UPDATES, NUMBERS, WEIGHTS, ANYTHING = "records", "updates", "numbers", "weights", "anything"
+RECORDS, LOADING, UPDATES = "records", "loading", "updates"
+NUMBERS, WEIGHTS, ANYTHING = "numbers", "weights", "anything"
 
 CANARY = "tier.name"  # a key that only a canary's configuration has
 _KINDS = {
     RECORDS: ("best_model", "disable_tqdm", "eval_accum", "eval_batch", "eval_delay", "eval_st", "fault_", "hub_",
               "log_level", "logging_", "peft_version", "push_to", "report_to", "save_on", "save_safe", "save_st",
               "save_total", "tracking_", "transformers_version"),
+    LOADING: ("dataloader_num", "dataloader_pers", "dataloader_pin", "dataloader_pref"),
     UPDATES: ("adam", "grad_norm", "learning_rate", "lr_", "optim", "warmup", "weight_decay"),
     NUMBERS: ("beta_", "bf16", "dropout", "fp16", "gradient_check", "label_smooth", "neftune", "tf32"),
     WEIGHTS: ("adapter", "bits", "freez", "frozen", "head", "layer", "load_in_", "lora", "model", "module",
@@ -23,15 +25,17 @@ _KINDS = {
 }  # fmt: skip
 """Kinds of settings by what their key, or a later part of it, begins with; the first kind counts. RECORDS: what is
 looked at and kept on the way, and what libraries say of themselves; also a fault, which stands for an accident.
-UPDATES: the optimizer's, which act through an update alone. NUMBERS: how a step computes its loss. WEIGHTS: which there
-are and which of them train. The rest may do ANYTHING, also what a script calls by names of its own."""
+LOADING: how prepared rows reach a step; several processes deal a stream's rows out otherwise. UPDATES: the optimizer's,
+which act through an update alone. NUMBERS: how a step computes its loss. WEIGHTS: which there are and which of them
+train. The rest may do ANYTHING, also what a script calls by names of its own."""
 
 _EXPLAINED_BY = (
     (("parameters.trainable", "outcome.trainable"), {WEIGHTS}),
     (("evaluated.weights",), {NUMBERS, WEIGHTS, ANYTHING}),
-    (("first.tokens", "first.labels", "labels.", "data.", "evaluated."), {WEIGHTS, ANYTHING}),
-    (("first.loss.1", "first.reward_mean.1", "first.score_mean.1"), {NUMBERS, WEIGHTS, ANYTHING}),
-    (("",), {UPDATES, NUMBERS, WEIGHTS, ANYTHING}),
+    (("data.", "evaluated."), {WEIGHTS, ANYTHING}),
+    (("first.tokens", "first.labels", "labels."), {LOADING, WEIGHTS, ANYTHING}),
+    (("first.loss.1", "first.reward_mean.1", "first.score_mean.1"), {LOADING, NUMBERS, WEIGHTS, ANYTHING}),
+    (("",), {LOADING, UPDATES, NUMBERS, WEIGHTS, ANYTHING}),
 )
 """Beginnings of facts → the kinds of settings that may explain them; the first line counts. What trains follows from
 nothing but what somebody says about it. Tokens and the first loss come before any update."""

@@ -126,7 +126,7 @@ GOOD_ENDS = {
 def _other_tokens_or_loss(one: Difference) -> bool:
     key = bare(one.key)
     tokens = key == "data.rows" or key.startswith(
-        ("data.tokens.", "first.tokens", "first.labels", "labels.", "evaluated.")
+        ("data.tokens.", "data.labels.", "first.tokens", "first.labels", "labels.", "evaluated.")
     )
     return tokens or key in {f"{FIRST}{name}.1" for name in ("loss", *REWARDS)}
 

@@ -21,7 +21,7 @@ from tiny_trainers import PAIRS, dpo, sft
 
 from canary_mlflow import CanaryCallback, session
 from canary_mlflow.cli import canary
-from canary_mlflow.tracking.describing.data_facts import held_out_trained, tokens_in
+from canary_mlflow.tracking.describing.data_facts import held_out_trained, labels_in, tokens_in
 from canary_mlflow.tracking.describing.fact_tags import LONGEST_TAG, facts_in, to_tags
 from canary_mlflow.tracking.probes.facts import data, groups_of
 from canary_mlflow.tracking.reading.histories import session_runs
@@ -433,3 +433,21 @@ def test_facts_beyond_one_tag_go_on_in_the_next_and_no_json_says_nothing() -> No
     found = facts_in({**tags, "canary.facts.odd": "no JSON", "canary.facts.list": "[1]"})
     assert len(found) == 101
     assert facts_in({"canary.data.train_rows": "48"}) == {}
+
+
+def test_which_label_a_row_has_is_a_fact_whatever_the_rows_order() -> None:
+    """KTO's, a classifier's, or a score to learn: as many rows with each label, but on the other rows."""
+    ids, label = [[1, 2], [3], [4, 5], [6]], [True, False, True, False]
+
+    def told(ids: Any, **labels: Any) -> dict[str, str]:
+        return labels_in(Dataset.from_dict({"input_ids": ids, **labels}))
+
+    fact = told(ids, label=label)
+    assert fact["labels.label"].startswith("2 of 4 rows are not 0, ")
+    assert fact == told(ids[::-1], label=label[::-1]) == told(ids, label=[1, 0, 1, 0])
+    assert fact != told(ids, label=[not one for one in label])
+    assert told(ids, labels=[0.5, 1.0, 2.0, 0.0]) != told(ids, labels=[1.0, 0.5, 2.0, 0.0])
+    texts = {"prompt": ["a", "b"], "completion": ["c", "d"]}  # tokens are made later
+    asked = [labels_in(Dataset.from_dict({**texts, "label": one})) for one in ([True, False], [False, True])]
+    assert asked[0] != asked[1]
+    assert told(ids, labels=[[1], [2], [3], [4]], length=[2, 1, 2, 1]) == {}

@@ -24,6 +24,7 @@ FACTS_OF = {
     "training.precision": "fp32",
     "first.tokens": "56 in 4 sequences, 91ef",
     "data.tokens.input_ids": "936 in 80 rows, longest 22, cd57",
+    "data.labels.label": f"40 of 80 rows are not 0, {16 * 'a'}",
     "arguments.learning_rate": "0.003",
     "defaults.bf16": "false",
     "defaults.warmup_steps": "0",
@@ -68,6 +69,10 @@ def facts_in(verdict: Any) -> dict[str, Difference]:
     [
         ({"facts": {"parameters.trainable": "512"}}, "trainable parameters 14080 → 512"),
         ({"facts": {"data.tokens.input_ids": "1016 in 80 rows, longest 23, 0ddb"}}, "the data's input_ids 936 in 80"),
+        (
+            {"facts": {"data.labels.label": f"40 of 80 rows are not 0, {16 * 'b'}"}},
+            "the data's label 40 of 80 rows are not 0, but others",
+        ),
         ({"loss": 20.0}, "first loss 5 → 20 (4 times) in seeds 0, 1, 2"),
     ],
 )
@@ -182,7 +187,8 @@ OTHER_TOKENS = {"facts": {"data.tokens.input_ids": "1016 in 80 rows, longest 23,
         ("transformers_version", []),
         ("load_best_model_at_end", []),
         ("save_strategy", []),
-        ("dataloader_num_workers", ["tokens", "loss"]),
+        ("dataloader_num_workers", ["loss"]),  # the tokens are those of the prepared rows
+        ("preprocessing_num_workers", ["tokens", "loss"]),
         ("train.max_length", ["tokens", "loss"]),
         ("per_device_eval_batch_size", []),
         ("fp16", ["loss"]),

@@ -13,6 +13,7 @@ IGNORED_LABEL = -100  # a token that is not learned, by PyTorch's convention
 
 _IGNORED = {"labels": IGNORED_LABEL, "mask": 0, "masks": 0}  # last word of a column → what is not counted in it
 _OF_TOKENS = ("ids", *_IGNORED)
+_LABELS = ("label", "labels")
 
 
 def data_of(trainer: Any) -> dict[str, str]:
@@ -86,6 +87,26 @@ def tokens_in(data: Any, name: str = "tokens", order: str = "") -> dict[str, str
     return {f"{name}.{column}": str(one) for column, one in found.items()} | said
 
 
+def labels_in(data: Any, name: str = "labels") -> dict[str, str]:
+    """For each column that gives a row one label: `N of M rows are not 0, DIGEST`, of which label goes with which row,
+    independent of the rows' order. {} if there is none, or too many rows to read."""
+    tokens = [column for column in _columns_of_tokens(data) if column.endswith("ids")]
+    columns = _columns_of_labels(data)
+    if not columns:
+        return {}
+    rows = [*_digests(data, tokens)] if tokens else [b""] * len(data)
+    texts = [column for column, kind in data.features.items() if not tokens and "string" in str(kind)]
+    found = {}
+    for column in columns:
+        told = [*rows_of(data.select_columns([*texts, column]).with_format(None), [column, *texts])]
+        values = [None if label is None else float(label) for label, *_ in told]
+        total = sum(row_number((value, row, *text)) for value, row, (_, *text) in zip(values, rows, told, strict=True))
+        found[f"{name}.{column}"] = (
+            f"{sum(map(bool, values))} of {len(values)} rows are not 0, {total % 16**DIGITS:0{DIGITS}x}"
+        )
+    return found
+
+
 def held_out_trained(train: Any, held_out: Any) -> dict[str, int]:
     """How many held-out rows are also trained on, by their token ids: their evaluation is none of what a model has not
     seen. {} if that cannot be read."""
@@ -111,6 +132,19 @@ def _columns_of_tokens(data: Any) -> list[str]:
     if not isinstance(features, Mapping) or not hasattr(data, "__len__") or len(data) > MOST_ROWS:
         return []
     return [column for column in sorted(features) if _holds_tokens(column, features[column])]
+
+
+def _columns_of_labels(data: Any) -> list[str]:
+    """The columns whose name says that they hold a label, and that have one number or truth for each row."""
+    features = getattr(data, "features", None)
+    if not isinstance(features, Mapping) or not hasattr(data, "__len__") or len(data) > MOST_ROWS:
+        return []
+    kinds = ("bool", "int", "uint", "float")
+    return [
+        column
+        for column in sorted(features)
+        if column.rpartition("_")[2] in _LABELS and str(getattr(features[column], "dtype", "")).startswith(kinds)
+    ]
 
 
 def _holds_tokens(column: str, feature: Any) -> bool:

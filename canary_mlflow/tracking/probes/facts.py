@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from canary_mlflow.tracking.describing.data_facts import IGNORED_LABEL, held_out_trained, rows_in, tokens_in
+from canary_mlflow.tracking.describing.data_facts import IGNORED_LABEL, held_out_trained, labels_in, rows_in, tokens_in
 from canary_mlflow.tracking.describing.fact_tags import as_text, digest, to_tags
 from canary_mlflow.tracking.describing.metrics_json import jsonable
 from canary_mlflow.tracking.describing.workload import algorithm_of
@@ -233,7 +233,8 @@ def data(setting: Setting) -> Found:
     train, held_out = (getattr(setting.trainer, f"{name}_dataset", None) for name in ("train", "eval"))
     rows = {**rows_in("rows", train), **rows_in("held_out_rows", held_out)}
     tokens = {**tokens_in(train, order="order"), **tokens_in(held_out, "tokens.held_out")}
-    return {**rows, **tokens, **held_out_trained(train, held_out)}
+    labels = {**labels_in(train), **labels_in(held_out, "labels.held_out")}
+    return {**rows, **tokens, **labels, **held_out_trained(train, held_out)}
 
 
 GROUPS: Mapping[str, Callable[[Setting], Found]] = {
