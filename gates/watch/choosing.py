@@ -12,7 +12,7 @@ from gates.watch.facts import Capped, Grown, NonFinite, Shrunk, ZeroLoss
 from gates.watch.learning import Flat, Gradients, NoGainInReward, StaysZero
 from gates.watch.loss import LossRise, RewardFall
 from gates.watch.policy import WatchPolicy
-from gates.watch.together import Displacement, NoSpread, Outcome
+from gates.watch.together import Displacement, NoSpread, Progress
 from gates.watch.warning import Detector, Level
 
 _NONFINITE = {
@@ -43,7 +43,7 @@ class Situation:
     stuck: int
     bands: Mapping[str, Band]
     note: Callable[[str], None]
-    outcome: Outcome = field(default_factory=Outcome)
+    progress: Progress = field(default_factory=Progress)
     displacement: Displacement
 
 
@@ -78,15 +78,15 @@ def _loss(run: Situation) -> list[Detector]:
         return []
     policy = run.policy
     return [
-        ZeroLoss(policy.facts, run.outcome),
-        Flat(policy.facts, run.stuck, run.outcome),
-        LossRise(policy.gain, policy.rows, run.outcome),
+        ZeroLoss(policy.facts, run.progress),
+        Flat(policy.facts, run.stuck, run.progress),
+        LossRise(policy.gain, policy.rows, run.progress),
     ]
 
 
 def _grad_norm(run: Situation) -> list[Detector]:
     if run.rl:  # a batch whose rewards are all equal has no gradient: the usual norm tells nothing about the next
-        return [Gradients(run.outcome)]
+        return [Gradients(run.progress)]
     return [StaysZero(run.policy.facts, Level.STOP)]
 
 
@@ -97,7 +97,7 @@ def _reward(stream: str) -> Callable[[Situation], list[Detector]]:
         rules = run.policy.gain
         if stream == "reward_margin":
             rules = replace(rules, critical_noise=rules.critical_margin_noise)
-        found: list[Detector] = [RewardFall(stream, rules, run.policy.rows, run.outcome)]
+        found: list[Detector] = [RewardFall(stream, rules, run.policy.rows, run.progress)]
         return [*found, NoGainInReward(run.policy.facts)] if run.rl and stream in _REWARDS else found
 
     return chosen
@@ -105,7 +105,7 @@ def _reward(stream: str) -> Callable[[Situation], list[Detector]]:
 
 def _spread(run: Situation) -> list[Detector]:
     share = run.policy.patterns.no_spread
-    return [] if share is None else [NoSpread(share, run.policy.patterns, run.outcome)]
+    return [] if share is None else [NoSpread(share, run.policy.patterns, run.progress)]
 
 
 def _preference(stream: str) -> Callable[[Situation], list[Detector]]:
@@ -115,11 +115,11 @@ def _preference(stream: str) -> Callable[[Situation], list[Detector]]:
 _RULES: dict[str, Callable[[Situation], list[Detector]]] = {
     "loss": _loss,
     "grad_norm": _grad_norm,
-    "kl": lambda run: [StaysZero(run.policy.facts, Level.CRITICAL, run.outcome)] if run.rl else [],
+    "kl": lambda run: [StaysZero(run.policy.facts, Level.CRITICAL, run.progress)] if run.rl else [],
     "learning_rate": lambda run: [StaysZero(run.policy.facts, Level.STOP)],
     "zero_spread_share": _spread,
-    "response_length": lambda run: [kind(run.policy.facts, run.outcome) for kind in (Shrunk, Grown) if run.rl],
-    "truncated_share": lambda run: [Capped(run.policy.facts, run.stuck, run.outcome)],
+    "response_length": lambda run: [kind(run.policy.facts, run.progress) for kind in (Shrunk, Grown) if run.rl],
+    "truncated_share": lambda run: [Capped(run.policy.facts, run.stuck, run.progress)],
     "reward_mean": _reward("reward_mean"),
     "score_mean": _reward("score_mean"),
     "reward_margin": lambda run: [*_reward("reward_margin")(run), *_preference("reward_margin")(run)],

@@ -8,7 +8,7 @@ from collections import deque
 
 from gates.model.wording import figure
 from gates.watch.policy import FactRules
-from gates.watch.together import Outcome
+from gates.watch.together import Progress
 from gates.watch.warning import Detection, Detector, Level
 
 
@@ -46,16 +46,16 @@ class ZeroLoss(Detector):
     """A loss of exactly 0.0, from the start or all of a sudden.
 
     Either there is nothing to learn from (all labels masked), or a trainer logged a NaN as 0.0. A loss that is learned
-    away first comes down to its last digit: it is below `zero_loss_from` before it is zero; or its margin (`outcome`)
+    away first comes down to its last digit: it is below `zero_loss_from` before it is zero; or its margin (`progress`)
     has risen.
     """
 
     rule = "zero_loss"
-    __slots__ = ("_outcome", "_recent", "_rules", "_zeros")
+    __slots__ = ("_progress", "_recent", "_rules", "_zeros")
 
-    def __init__(self, rules: FactRules, outcome: Outcome) -> None:
+    def __init__(self, rules: FactRules, progress: Progress) -> None:
         self._rules = rules
-        self._outcome = outcome
+        self._progress = progress
         self._zeros = 0
         self._recent: deque[float] = deque(maxlen=5)
 
@@ -76,7 +76,7 @@ class ZeroLoss(Detector):
         if not self._recent:
             return Detection(Level.STOP, f"exactly 0 in all {self._zeros} rows so far")
         before = sorted(self._recent)[len(self._recent) // 2]
-        if before <= self._rules.zero_loss_from or self._outcome.ahead:
+        if before <= self._rules.zero_loss_from or self._progress.ahead:
             return None
         return Detection(Level.STOP, f"exactly 0 in {self._zeros} rows in a row, {figure(before)} before")
 
@@ -85,11 +85,11 @@ class _Length(Detector):
     """The length of the answers over `capped_rows`, where no reward stands above its beginning: to learn to answer
     briefly, or at length, is no failure."""
 
-    __slots__ = ("_outcome", "_recent", "_share")
+    __slots__ = ("_progress", "_recent", "_share")
 
-    def __init__(self, rules: FactRules, outcome: Outcome) -> None:
+    def __init__(self, rules: FactRules, progress: Progress) -> None:
         self._share = rules.shrunk_share
-        self._outcome = outcome
+        self._progress = progress
         self._recent: deque[float] = deque(maxlen=rules.capped_rows)
 
     def update(self, step: int, value: float) -> Detection | None:
@@ -99,7 +99,7 @@ class _Length(Detector):
             return None
         level = sum(recent) / len(recent)
         before = self._left(level)
-        if before is None or self._outcome.ahead:
+        if before is None or self._progress.ahead:
             return None
         seen = f"{figure(level)} tokens long (last {len(recent)} rows), {figure(before)} before"
         return Detection(Level.CRITICAL, seen)
@@ -116,8 +116,8 @@ class Shrunk(_Length):
     rule = "length_collapse"
     __slots__ = ("_longest",)
 
-    def __init__(self, rules: FactRules, outcome: Outcome) -> None:
-        super().__init__(rules, outcome)
+    def __init__(self, rules: FactRules, progress: Progress) -> None:
+        super().__init__(rules, progress)
         self._longest = 0.0
 
     def _left(self, level: float) -> float | None:
@@ -132,8 +132,8 @@ class Grown(_Length):
     rule = "length_runaway"
     __slots__ = ("_first",)
 
-    def __init__(self, rules: FactRules, outcome: Outcome) -> None:
-        super().__init__(rules, outcome)
+    def __init__(self, rules: FactRules, progress: Progress) -> None:
+        super().__init__(rules, progress)
         self._first: float | None = None
 
     def _left(self, level: float) -> float | None:
@@ -150,12 +150,12 @@ class Capped(Detector):
     """
 
     rule = "length_runaway"
-    __slots__ = ("_least", "_outcome", "_recent", "_rows", "_rules", "_stuck")
+    __slots__ = ("_least", "_progress", "_recent", "_rows", "_rules", "_stuck")
 
-    def __init__(self, rules: FactRules, stuck: int, outcome: Outcome) -> None:
+    def __init__(self, rules: FactRules, stuck: int, progress: Progress) -> None:
         self._rules = rules
         self._stuck = stuck
-        self._outcome = outcome
+        self._progress = progress
         self._recent: deque[float] = deque(maxlen=rules.capped_rows)
         self._least = 1.0
         self._rows = 0
@@ -178,7 +178,7 @@ class Capped(Detector):
         return self._always() if completed and self._rows >= self._rules.frozen_rows else None
 
     def _always(self) -> Detection | None:
-        if self._least < self._rules.capped_share or self._outcome.ahead:
+        if self._least < self._rules.capped_share or self._progress.ahead:
             return None
         seen = f"at least {self._least:.0%} of the responses cut off in all {self._rows} rows so far"
         seen += "; no reward has risen since the first"

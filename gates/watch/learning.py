@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from gates.model.wording import figure
 from gates.watch.policy import FactRules
-from gates.watch.together import Outcome
+from gates.watch.together import Progress
 from gates.watch.warning import Detection, Detector, Level
 
 _SURE = 3.0  # standard errors that a mean must have moved: every sixth healthy run's reward falls by one, by luck
@@ -21,15 +21,15 @@ _DIFF_TO_SD, _MEDIAN = 0.886, 1.253
 class StaysZero(Detector):
     """A stream that has been exactly 0 since the first row; one row that is not 0 ends the rule for good.
 
-    `outcome`: what shows that the policy moves all the same, for a KL that was logged but not measured, as without a
+    `progress`: what shows that the policy moves all the same, for a KL that was logged but not measured, as without a
     penalty on it, or printed with too few digits. Where no gradient was logged either, it may be that: a WARN.
     """
 
     rule = "no_learning"
-    __slots__ = ("_level", "_outcome", "_over", "_rows", "_seen")
+    __slots__ = ("_level", "_over", "_progress", "_rows", "_seen")
 
-    def __init__(self, rules: FactRules, level: Level, outcome: Outcome | None = None) -> None:
-        self._outcome = outcome
+    def __init__(self, rules: FactRules, level: Level, progress: Progress | None = None) -> None:
+        self._progress = progress
         self._rows = rules.frozen_rows
         self._level = level
         self._seen = 0
@@ -51,10 +51,10 @@ class StaysZero(Detector):
         return None if self._over else self._judge(self._rows // 2)
 
     def _judge(self, rows: int) -> Detection | None:
-        outcome = self._outcome
-        if self._seen < rows or (outcome is not None and (outcome.gradients or outcome.ahead)):
+        progress = self._progress
+        if self._seen < rows or (progress is not None and (progress.gradients or progress.ahead)):
             return None
-        level = Level.WARN if outcome is not None and outcome.gradients is None else self._level
+        level = Level.WARN if progress is not None and progress.gradients is None else self._level
         return Detection(level, f"exactly 0 in all {self._seen} rows so far")
 
 
@@ -63,13 +63,13 @@ class Gradients(Detector):
     earn the same has none."""
 
     rule = "no_learning"
-    __slots__ = ("_outcome",)
+    __slots__ = ("_progress",)
 
-    def __init__(self, outcome: Outcome) -> None:
-        self._outcome = outcome
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
 
     def update(self, step: int, value: float) -> Detection | None:
-        self._outcome.gradients = bool(self._outcome.gradients) or value > 0
+        self._progress.gradients = bool(self._progress.gradients) or value > 0
         return None
 
 
@@ -90,17 +90,17 @@ class Flat(Detector):
     """A loss that does not move from the first row on: exactly, or nearly (ln V, DPO's ln 2).
 
     Nearly: within a narrow range, and not falling in it either. The losses of DPO and KTO with a small beta, or a small
-    learning rate, fall by a percent while the model learns, or not at all while the margin (`outcome`) rises. `stuck`:
+    learning rate, fall by a percent while the model learns, or not at all while the margin (`progress`) rises. `stuck`:
     rows after which it is reported.
     """
 
     rule = "no_learning"
-    __slots__ = ("_early", "_high", "_late", "_low", "_outcome", "_rows", "_rules", "_stuck")
+    __slots__ = ("_early", "_high", "_late", "_low", "_progress", "_rows", "_rules", "_stuck")
 
-    def __init__(self, rules: FactRules, stuck: int, outcome: Outcome) -> None:
+    def __init__(self, rules: FactRules, stuck: int, progress: Progress) -> None:
         self._rules = rules
         self._stuck = stuck
-        self._outcome = outcome
+        self._progress = progress
         self._early: list[float] = []
         self._late: deque[float] = deque(maxlen=rules.frozen_rows)
         self._low, self._high = math.inf, -math.inf
@@ -119,14 +119,14 @@ class Flat(Detector):
             return self._exactly(self._rules.frozen_rows)
         if self._rows < self._stuck or self._low <= 0 or self._high - self._low >= self._rules.flat_range * self._low:
             return None
-        if self._outcome.ahead or fell(self._early, self._late):
+        if self._progress.ahead or fell(self._early, self._late):
             return None
         return Detection(Level.CRITICAL, f"{figure(self._low)} to {figure(self._high)} in all {self._rows} rows so far")
 
     def finish(self, completed: bool) -> Detection | None:
         rows, rules = self._rows, self._rules
         exactly = self._exactly(rules.frozen_rows // 2) if self._low == self._high else None
-        if exactly is not None or not completed or rows < rules.frozen_rows or self._outcome.ahead:
+        if exactly is not None or not completed or rows < rules.frozen_rows or self._progress.ahead:
             return exactly
         size = min(rules.frozen_rows, rows // 3)
         first, last = self._early[:size], list(self._late)[-size:]

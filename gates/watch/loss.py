@@ -9,7 +9,7 @@ from collections import deque
 from gates.model.wording import figure
 from gates.watch.learning import fell
 from gates.watch.policy import GainRules, RowRules
-from gates.watch.together import Outcome
+from gates.watch.together import Progress
 from gates.watch.warning import Detection, Detector, Level
 
 _DIFF_TO_SD = 0.886  # of a normal: standard deviation over mean absolute difference of neighbours
@@ -82,8 +82,8 @@ class GainLost:
     """
 
     __slots__ = (
-        "_best", "_first", "_least", "_levels", "_new", "_noise", "_past", "_recent", "_rows", "_rules", "_share",
-        "_shorter", "_turns", "_window", "_wobble",
+        "_best", "_first", "_least", "_level_sd", "_levels", "_new", "_noise", "_past", "_recent", "_rows", "_rules",
+        "_share", "_shorter", "_turns", "_window",
     )  # fmt: skip
 
     def __init__(self, rules: GainRules, window: int, noise: Noise, shorter: GainLost | None = None) -> None:
@@ -97,7 +97,7 @@ class GainLost:
         self._levels: deque[float] = deque(maxlen=2 * window + 1)
         self._new: deque[float] = deque()
         self._rows = self._turns = 0
-        self._wobble = self._first = self._best = self._past = 0.0
+        self._level_sd = self._first = self._best = self._past = 0.0
 
     @property
     def gained(self) -> bool:
@@ -140,7 +140,7 @@ class GainLost:
             new.append(_TURN_TO_SD * abs(level - 2 * levels[window] + levels[0]))
             if len(new) > window:  # the newest ones may be the beginning of a fall
                 turns = self._turns = self._turns + 1
-                self._wobble += (new.popleft() - self._wobble) / (turns if turns < _MEMORY else _MEMORY)
+                self._level_sd += (new.popleft() - self._level_sd) / (turns if turns < _MEMORY else _MEMORY)
         return None
 
     def _judge(self, level: float) -> Detection | None:
@@ -165,9 +165,9 @@ class GainLost:
         """
         turns, shorter = self._turns, self._shorter
         if shorter is None:
-            return max(self.error, self._wobble * (1 + 3 / turns)) if turns else _WANDERS * self.error
+            return max(self.error, self._level_sd * (1 + 3 / turns)) if turns else _WANDERS * self.error
         known = shorter._wandering() * self._share / shorter._share
-        return max(self.error, self._wobble + known * 3 / (turns + 3))
+        return max(self.error, self._level_sd + known * 3 / (turns + 3))
 
     def _seen(self, level: float) -> str:
         return self._course(self._first, f"fell to {figure(self._past)}, is now at", level)
@@ -252,10 +252,10 @@ class LossRise(Detector):
     """`GainLost` over few rows and twice as many, and `BlowUp` at the beginning."""
 
     rule = "loss_rise"
-    __slots__ = ("_begun", "_blow_up", "_noise", "_outcome", "_parts")
+    __slots__ = ("_begun", "_blow_up", "_noise", "_parts", "_progress")
 
-    def __init__(self, rules: GainRules, rows: RowRules, outcome: Outcome) -> None:
-        self._outcome = outcome
+    def __init__(self, rules: GainRules, rows: RowRules, progress: Progress) -> None:
+        self._progress = progress
         self._noise = Noise(2, rows.window)
         self._parts = _parts(GainLost, rules, self._noise)
         self._blow_up = BlowUp(rules, rows)
@@ -264,7 +264,7 @@ class LossRise(Detector):
     def update(self, step: int, value: float) -> Detection | None:
         self._noise.update(value)
         found = _worst(self._parts, value)
-        if found is not None and self._outcome.falls:
+        if found is not None and self._progress.falls:
             found = Detection(Level.CRITICAL, f"{found.seen}, and the margin fell")
         if self._begun:
             return found
@@ -280,14 +280,14 @@ class RewardFall(Detector):
     rule = "reward_fall"
     __slots__ = ("_early", "_late", "_noise", "_parts", "_rows", "falls", "gained")
 
-    def __init__(self, stream: str, rules: GainRules, rows: RowRules, outcome: Outcome) -> None:
+    def __init__(self, stream: str, rules: GainRules, rows: RowRules, progress: Progress) -> None:
         self._noise = Noise(2, rows.window)
         self._parts = _parts(RewardLost, rules, self._noise)
         self._early: list[float] = []
         self._late: deque[float] = deque(maxlen=2 * rules.window)
         self._rows = 0
         self.falls = self.gained = False
-        outcome.rewards[stream] = self
+        progress.rewards[stream] = self
 
     def update(self, step: int, value: float) -> Detection | None:
         self._noise.update(value)

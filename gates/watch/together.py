@@ -15,7 +15,7 @@ _LESS_LIKELY = 1.5  # times the first log-probability, if more is lost than the 
 _FIRST = 10  # rows that show where a preference run began
 
 
-class Standing(Protocol):
+class RewardTrend(Protocol):
     """How a reward stands: whether it is falling, has ever been better than at the beginning, and is so now."""
 
     falls: bool
@@ -25,7 +25,7 @@ class Standing(Protocol):
     def ahead(self) -> bool: ...
 
 
-class Outcome:
+class Progress:
     """The rewards of a run, by stream, for the rules that ask how they stand.
 
     Beside a score, the reward is the score less what the policy's distance costs: it rises with every token that is not
@@ -35,7 +35,7 @@ class Outcome:
     __slots__ = ("gradients", "rewards")
 
     def __init__(self) -> None:
-        self.rewards: dict[str, Standing] = {}
+        self.rewards: dict[str, RewardTrend] = {}
         self.gradients: bool | None = None  # whether any reached the policy; None: none was logged
 
     @property
@@ -53,7 +53,7 @@ class Outcome:
         """Whether a reward is better now than at the beginning."""
         return any(reward.ahead for reward in self._counted())
 
-    def _counted(self) -> Iterable[Standing]:
+    def _counted(self) -> Iterable[RewardTrend]:
         score = self.rewards.get("score_mean")
         return self.rewards.values() if score is None else (score,)
 
@@ -65,22 +65,22 @@ class NoSpread(Detector):
     """
 
     rule = "no_spread"
-    __slots__ = ("_inside", "_outcome", "_share", "_wanted")
+    __slots__ = ("_inside", "_progress", "_share", "_wanted")
 
-    def __init__(self, share: float, patterns: PatternRules, outcome: Outcome) -> None:
+    def __init__(self, share: float, patterns: PatternRules, progress: Progress) -> None:
         self._share = share
         self._wanted = patterns.no_spread_rows
-        self._outcome = outcome
+        self._progress = progress
         self._inside = 0
 
     def update(self, step: int, value: float) -> Detection | None:
         self._inside = self._inside + 1 if value >= self._share else 0
-        outcome = self._outcome
+        progress = self._progress
         dead = self._inside >= self._wanted
         seen = f"{value:.0%} of the groups without any spread of rewards, for {self._inside} rows"
-        if dead and outcome.falls:
+        if dead and progress.falls:
             return Detection(Level.CRITICAL, f"{seen}, and the reward fell")
-        if self._inside < 2 * self._wanted or outcome.gained:
+        if self._inside < 2 * self._wanted or progress.gained:
             return None
         return Detection(Level.WARN, f"{seen}, and no reward has risen since the first rows")
 
