@@ -66,16 +66,16 @@ def crew_for(
     if config.launcher.name == "ray":
         store = resolve(config.tracking.uri)
         with connected(needs_of(to_plain(config)), store, say) as cluster:
-            yield OnCluster(cluster, config)
+            yield ClusterCrew(cluster, config)
         return
     with nullcontext(begun) if begun else workers_of(config, scratch, repeats) as loading:
         for name in AT_THE_END:
             with suppress(ImportError):
                 import_module(name)
-        yield OnThisMachine(loading)
+        yield LocalCrew(loading)
 
 
-class OnThisMachine:
+class LocalCrew:
     """Makes runs in processes on this machine."""
 
     def __init__(self, loading: Iterator[Worker]) -> None:
@@ -103,7 +103,7 @@ class OnThisMachine:
 
 
 @dataclass(frozen=True)
-class OnCluster:
+class ClusterCrew:
     """Makes runs on a cluster, one unit per run."""
 
     cluster: Cluster

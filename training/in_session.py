@@ -15,7 +15,7 @@ from canary_mlflow.launching.on_cluster import Delegated, OnCluster
 from canary_mlflow.shown import say
 from training.ahead import workers_of
 from training.config import CanaryConfig
-from training.crews import OnThisMachine, result_from, unit_of
+from training.crews import LocalCrew, result_from, unit_of
 from training.plain import to_plain
 from training.process import Result
 from training.runs import code_of
@@ -38,7 +38,7 @@ class InSession(Launched):
         self.made += 1
         seeded = replace(self.config, seed=seed)
         with workers_of(seeded, self.scratch / f"added-{self.made}", 1) as loading:
-            require_end(OnThisMachine(loading).train_one(self.client, self.session, seeded, f"added {self.made}"))
+            require_end(LocalCrew(loading).train_one(self.client, self.session, seeded, f"added {self.made}"))
 
 
 class InSessionOnCluster(OnCluster):
