@@ -32,7 +32,7 @@ from canary_mlflow.policies import load_watch
 from canary_mlflow.tracking.ending import Target
 from canary_mlflow.tracking.journal import Journal
 from canary_mlflow.tracking.observing import observers_of
-from canary_mlflow.tracking.opening import Request
+from canary_mlflow.tracking.opening import CallbackOptions
 from canary_mlflow.tracking.probes import Setting, standard_probes
 from canary_mlflow.tracking.probes.running import RunningProbes
 from canary_mlflow.tracking.sinks import USUAL
@@ -114,12 +114,12 @@ def recording_cost(folder: Path, steps: int) -> float:
     client = prepare_store(f"sqlite:///{folder}/mlflow.db")
     run_id = start_run(client, experiment_id(client, "probes"), {"mlflow.runName": "probes"})
     target = Target(client=client, run_id=run_id, owned=True, algo="dpo", folder=folder)
-    request = Request(
+    options = CallbackOptions(
         config={}, tags={}, warmup_steps=0, sinks=USUAL, system_metrics=False, watch=load_watch("default"),
         champion_runs=(),
     )  # fmt: skip
     arguments = argparse.Namespace(train_batch_size=8, gradient_accumulation_steps=1, world_size=1)
-    observers, _ = observers_of(target, request, arguments, steps)
+    observers, _ = observers_of(target, options, arguments, steps)
     journal = Journal(target, {}, observers)
     journal.begin(setting_of(None))
     logs = LOGS | {f"other/{number}": 0.5 for number in range(METRICS - len(LOGS))}

@@ -22,7 +22,7 @@ from canary_mlflow.tracking.hooks import Hooks
 from canary_mlflow.tracking.joining import recording
 from canary_mlflow.tracking.journal import Journal
 from canary_mlflow.tracking.observing import observers_of
-from canary_mlflow.tracking.opening import Request, Training, open_target
+from canary_mlflow.tracking.opening import CallbackOptions, Training, open_target
 from canary_mlflow.tracking.probes import Setting, clock, standard_probes
 from canary_mlflow.tracking.probes.running import RunningProbes
 from canary_mlflow.tracking.probes.surroundings import environment_of, hardware_of, make_log_honest, running_trainer
@@ -86,7 +86,7 @@ class CanaryCallback(Hooks):
         clock.begin()  # as a session does, where one is open
         self.run_id = run_id
         self.stopped = ""  # why the watch ended the training; "" while it has not
-        self._request = Request(
+        self._options = CallbackOptions(
             run_id=run_id,
             tracking_uri=tracking_uri,
             experiment=experiment,
@@ -186,7 +186,7 @@ class CanaryCallback(Hooks):
         try:
             if self.journal is not None and not self.journal.finished:
                 self.journal.finish("instability" if self.stopped else "", self.stopped)
-                if self._request.run_id is None and sys.stderr is not None:  # who chose the run knows where it is
+                if self._options.run_id is None and sys.stderr is not None:  # who chose the run knows where it is
                     with suppress(OSError, ValueError):  # nobody reads stderr any more
                         tqdm.write(whereabouts(self.journal.target), file=sys.stderr, end="")  # not behind a bar
         finally:
@@ -201,8 +201,8 @@ class CanaryCallback(Hooks):
             environment=environment_of(args),
             trainer=running_trainer(),
         )
-        target = open_target(self._request, training)
-        observers, self._watching = observers_of(target, self._request, args, state.max_steps)
+        target = open_target(self._options, training)
+        observers, self._watching = observers_of(target, self._options, args, state.max_steps)
         self.stopped = ""
         self.journal = Journal(target, standard_probes(), observers, self.samples)
         self.run_id = target.run_id

@@ -6,7 +6,7 @@ from typing import Any
 
 from canary_mlflow.tracking.ending import Target
 from canary_mlflow.tracking.observers import Observer
-from canary_mlflow.tracking.opening import Request
+from canary_mlflow.tracking.opening import CallbackOptions
 from canary_mlflow.tracking.sinks import SINKS, SinkSetting
 from canary_mlflow.tracking.stores.places import artifact_folder
 from canary_mlflow.tracking.system_metrics import SystemMetrics
@@ -14,7 +14,7 @@ from canary_mlflow.tracking.watching import Watching, watching
 
 
 def observers_of(
-    target: Target, request: Request, args: Any, max_steps: int
+    target: Target, options: CallbackOptions, args: Any, max_steps: int
 ) -> tuple[tuple[Observer, ...], Watching | None]:
     """The observers of one run, in the order in which they are told, and the watch among them."""
     artifacts = None if target.client is None else artifact_folder(target.client, target.run_id)
@@ -24,12 +24,12 @@ def observers_of(
         algo=target.algo,
         batch_size=sequences_per_step(args, target.algo),
     )
-    observers: list[Observer] = [SINKS[name](setting) for name in request.sinks]
+    observers: list[Observer] = [SINKS[name](setting) for name in options.sinks]
     watch = None
-    if request.watch is not None:
-        watch = watching(request.watch, target, setting, max_steps, request.champion_runs)
+    if options.watch is not None:
+        watch = watching(options.watch, target, setting, max_steps, options.champion_runs)
         observers.append(watch)
-    if request.system_metrics:
+    if options.system_metrics:
         observers.append(SystemMetrics(target.run_id))
     return tuple(observers), watch
 

@@ -31,7 +31,7 @@ log = logging.getLogger("canary_mlflow")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class CallbackOptions:
     """What the user of the callback asked for; see CanaryCallback."""
 
     run_id: str | None = None
@@ -61,34 +61,34 @@ class Training:
     trainer: Any = None  # the trainer, which knows the data; None if not known
 
 
-def open_target(request: Request, training: Training) -> Target:
+def open_target(options: CallbackOptions, training: Training) -> Target:
     """Find or start the MLflow run. A wrong run id raises, as the caller's mistake; a dead store does not stop the
     training."""
     args = training.args
-    algo = (request.workload or {}).get("algo") or algorithm_of(args, training.trainer)
+    algo = (options.workload or {}).get("algo") or algorithm_of(args, training.trainer)
     target = Target(
         client=None,
-        run_id=request.run_id or "",
+        run_id=options.run_id or "",
         owned=False,
         algo=algo,
-        config=request.config or jsonable(args.to_dict()),
+        config=options.config or jsonable(args.to_dict()),
         environment=training.environment,
-        warmup_steps=request.warmup_steps,
-        folder=request.folder or Path(args.output_dir) / "canary",
+        warmup_steps=options.warmup_steps,
+        folder=options.folder or Path(args.output_dir) / "canary",
         # by the arguments, whatever the work is called: a trainer that takes no TRL arguments logs what it likes
         required=required(algorithm_of(args), vars(args), training.environment.get("trl", "")),
     )
-    if "mlflow" not in request.sinks and given_run(request) is None:
+    if "mlflow" not in options.sinks and given_run(options) is None:
         return target
     try:
-        client = prepare_store(request.tracking_uri)
-        run_id, owned = find_run(client, request, args)
+        client = prepare_store(options.tracking_uri)
+        run_id, owned = find_run(client, options, args)
     except StoreError as error:
         log.warning("canary: %s; training goes on, its numbers stay in memory", one_line(error))
         return target
-    workload = {**(request.workload or workload_of(training, algo)), **_resumed(client, run_id, training.state)}
+    workload = {**(options.workload or workload_of(training, algo)), **_resumed(client, run_id, training.state)}
     target = replace(target, client=client, run_id=run_id, owned=owned, workload=workload)
-    describe(client, target, request, training)
+    describe(client, target, options, training)
     return target
 
 
@@ -99,33 +99,33 @@ def _resumed(client: MlflowClient, run_id: str, state: Any) -> dict[str, str]:
     return {"resumed_at": str(state.global_step)} if state.global_step and not begun else {}
 
 
-def given_run(request: Request) -> str | None:
+def given_run(options: CallbackOptions) -> str | None:
     """The id of a run that already exists: named, active, or made by `mlflow run`; None if there is none."""
     import mlflow
 
     active = mlflow.active_run()
-    return request.run_id or (active.info.run_id if active else None) or os.environ.get("MLFLOW_RUN_ID")
+    return options.run_id or (active.info.run_id if active else None) or os.environ.get("MLFLOW_RUN_ID")
 
 
-def find_run(client: MlflowClient, request: Request, args: Any) -> tuple[str, bool]:
+def find_run(client: MlflowClient, options: CallbackOptions, args: Any) -> tuple[str, bool]:
     """(run id, whether it is ours to end)."""
-    given = given_run(request)
-    parent = None if request.run_id else joining.open_one(client)  # who names the run knows where it belongs
+    given = given_run(options)
+    parent = None if options.run_id else joining.open_one(client)  # who names the run knows where it belongs
     if parent is not None:
         given = joining.child_for(client, parent, given)
     if given:
         session.get_run(client, given)
         return given, False
-    name = request.run_name or getattr(args, "run_name", None) or f"{algorithm_of(args)} seed {args.seed}"
+    name = options.run_name or getattr(args, "run_name", None) or f"{algorithm_of(args)} seed {args.seed}"
     tags = {"canary.role": "run", session.NAME_TAG: name, **lease()}
     if parent is not None:
         tags[session.PARENT_TAG] = parent.info.run_id
         return session.start_run(client, parent.info.experiment_id, tags), True
-    home = joining.usual_experiment(client, request.experiment, request.tracking_uri)
+    home = joining.usual_experiment(client, options.experiment, options.tracking_uri)
     return session.start_run(client, home, tags), True
 
 
-def describe(client: MlflowClient, target: Target, request: Request, training: Training) -> None:
+def describe(client: MlflowClient, target: Target, options: CallbackOptions, training: Training) -> None:
     """Write tags, params and config.yaml before the first step, so that a run that dies early still tells what it
     was."""
     from mlflow.exceptions import MlflowException
@@ -142,13 +142,13 @@ def describe(client: MlflowClient, target: Target, request: Request, training: T
         **{f"canary.workload.{key}": str(value) for key, value in target.workload.items()},
         **{f"canary.hardware.{key}": value for key, value in training.hardware.items()},
         **{f"canary.env.{key}": value for key, value in target.environment.items()},
-        **request.tags,
+        **options.tags,
     }
     try:
         session.log_tags(client, target.run_id, tags)
-        if request.config:
-            client.log_dict(target.run_id, jsonable(request.config), "config.yaml")
-        if target.owned or request.run_id is None or not request.config:  # a launcher stores its configuration itself
+        if options.config:
+            client.log_dict(target.run_id, jsonable(options.config), "config.yaml")
+        if target.owned or options.run_id is None or not options.config:  # a launcher stores its configuration itself
             params = {f"{CONFIG_PREFIX}{key}": value for key, value in target.config.items()}
             session.log_params(client, target.run_id, params)
     except (MlflowException, OSError) as error:
