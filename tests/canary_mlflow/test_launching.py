@@ -437,7 +437,10 @@ def session(
 
 # Every day: the champion's code beside in the test above, and whose run is made when in test_top_up.py.
 @pytest.mark.full
-def test_one_run_of_each_side_in_its_own_code(session: Any, project: Path, commits: list[str]) -> None:
+def test_one_run_of_each_side_in_its_own_code(
+    session: Any, project: Path, commits: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     champion, candidate = (read_version(session.client, session.model, number).runs for number in ("1", "2"))
     parent = session.tags("2")["canary.session_id"]
     mine = tuple(replace(run, hardware={"backend": "cpu"}) for run in candidate)  # recorded on a test's CPU
@@ -456,7 +459,7 @@ def test_one_run_of_each_side_in_its_own_code(session: Any, project: Path, commi
     assert made[added.run_id].data.params["cfg/train.max_steps"] == "3"
     assert len(added.series["loss"].values) == 3
     assert dict(os.environ) == environment
-    assert len(worktrees(project)) == 1
+    assert (len(worktrees(project)), list(tmp_path.iterdir())) == (1, [])
 
 
 def test_another_machine_is_refused_before_anything_is_made(session: Any) -> None:
