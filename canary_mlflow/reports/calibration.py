@@ -83,8 +83,8 @@ def lines(found: Calibration) -> Iterator[str]:
     yield ""
     sides = "{} runs against {}".format(*RESOLVING)
     yield f"up to: the {_LEVEL} upper confidence bound of the spread (equal runs have none). shipped: the policy's."
-    yield f"resolved by: the tiers in which {sides} tell half a margin from nothing with 95 % confidence, at that"
-    yield "bound too; perhaps: at the measured spread alone, so that more runs must say."
+    yield f"resolved by: the tiers in which {sides} tell half a margin from nothing with 95 % confidence, even"
+    yield "at that bound; perhaps: only at the measured spread, so that more runs must confirm it."
     yield from _resplit(found.policy, found.resplits)
     yield from (f"Note: {note}." for note in found.notes)
 
