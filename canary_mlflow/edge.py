@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -80,7 +81,8 @@ def unwinding() -> Iterator[None]:
             signal.signal(each, terminate)
     try:
         yield
-    except (KeyboardInterrupt, Terminated):
+    except (KeyboardInterrupt, Terminated) as error:
+        traceback.clear_frames(error.__traceback__)  # a half-read answer of the database in them would keep it locked
         _close_own()
         raise
     finally:
