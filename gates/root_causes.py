@@ -225,15 +225,29 @@ def layers(sides: Sides) -> Iterator[RootCause]:
 
 
 def frozen(sides: Sides) -> Iterator[RootCause]:
-    """Gradients that are exactly zero from some step on."""
-    for run in sides.candidate:
-        series = run.series.get("grad_norm")
-        if series is None or not len(series.values) or series.values[-1] != 0.0:
-            continue
-        step = int(series.steps[np.nonzero(series.values)[0][-1] + 1]) if series.values.any() else int(series.steps[0])
-        said = f"grad_norm is 0 from step {step} on: nothing trains any more"
-        yield RootCause(rule="numbers.frozen", said=said, rank=0.98)
-        return
+    """Gradients that are exactly zero from some step on, for longer than any before: a step of GRPO whose answers are
+    all rewarded alike has none either, and goes by."""
+    runs = [(run, _zeros(run)) for run in sides.candidate if "grad_norm" in run.series]
+    ends = [(run, *found[-1]) for run, found in runs if found and found[-1][1] == len(run.series["grad_norm"].values)]
+    passed = [one for run in sides.baseline for one in _zeros(run)]
+    passed += [one for run, found in runs for one in found if (run, *one) not in ends]
+    longest = max((stop - start for start, stop in passed), default=0)
+    for run, first, stop in ends:
+        if stop - first > longest:
+            step = int(run.series["grad_norm"].steps[first])
+            said = f"grad_norm is 0 from step {step} on: nothing trains any more"
+            yield RootCause(rule="numbers.frozen", said=said, rank=0.98)
+            return
+
+
+def _zeros(run: Run) -> list[tuple[int, int]]:
+    """Where gradients are exactly zero: from which row to before which other."""
+    series = run.series.get("grad_norm")
+    if series is None:
+        return []
+    none = np.concatenate([[False], series.values == 0.0, [False]])
+    edges = np.flatnonzero(none[1:] != none[:-1])
+    return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
 
 
 def signals(sides: Sides) -> Iterator[RootCause]:
