@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -20,6 +21,7 @@ import psutil
 import pytest
 from click.testing import CliRunner
 from mlflow import MlflowClient
+from packaging.requirements import Requirement
 from workplace import Workplace
 
 from canary_mlflow.cli import canary
@@ -504,3 +506,5 @@ def test_the_release_that_dies_at_its_first_step_blocks(
     )
     assert done.returncode == 1, done.stderr
     assert re.search(r"AttributeError at trl/trainer/utils\.py:\d+ in \w+ ended 2 of 2 runs of seed 0", done.stdout)
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["train"]
+    assert [one for one in map(Requirement, declared) if one.name == "trl" and "1.15.0" in one.specifier] == []
