@@ -142,7 +142,7 @@ def _compared(
     numbers = (found.design.baseline_runs * (found.design.averaged if found.design.paired else 1), len(right))
     repeated = numbers != (len(left), found.design.candidate_runs)
     notes = (*notes, "runs of one seed count as one") if repeated else notes
-    if rule.info.reward and scale.margin < rule.harm_margin:
+    if rule.info.reward and not rule.own and scale.margin < rule.harm_margin:
         low, high = VERIFIED
         notes = (*notes, f"{rule.info.label}: all rewards lie between {low:g} and {high:g}, so the limit is narrower")
     if hidden := crowded(rule, policy.warmup_steps, candidate, baseline):
