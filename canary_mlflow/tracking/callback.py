@@ -209,7 +209,7 @@ class CanaryCallback(Hooks):
         recording(self)
         # Not a method of self: the finalizer must not keep the callback alive.
         self._finalizer = weakref.finalize(self, self.journal.abandon)
-        self._termination.install(self.journal.fail, self.journal.is_ending)
+        self._termination.install(self.journal.terminated, self.journal.is_ending)
 
     def _let_go(self) -> None:
         if self._console is not None:

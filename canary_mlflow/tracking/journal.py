@@ -121,6 +121,16 @@ class Journal:
             self.probes.leave_ranks()
             self.finish(failure, f"{reason} (after step {self.last_step})", raised(error), timeout=30.0)
 
+    def terminated(self, error: BaseException) -> None:
+        """A signal ends the process. The script's own active run is ended here too: at Python's exit MLflow would call
+        it FINISHED, however it ended."""
+        self.fail(error)
+        mlflow = sys.modules.get("mlflow")
+        active = mlflow.active_run() if mlflow else None
+        if mlflow and active and active.info.run_id == self.target.run_id:
+            with suppress(mlflow.exceptions.MlflowException):  # the store cannot be reached
+                mlflow.end_run("FAILED")
+
     def is_ending(self) -> bool:
         """Whether the end is being written down at this moment."""
         return self.finished and not self._ended

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
+import os
 import signal
 import sys
 import threading
@@ -14,6 +16,7 @@ from types import FrameType
 STOPPING = (signal.SIGTERM, signal.SIGHUP)
 """SIGHUP comes when a terminal is closed."""
 
+Handler = Callable[[int, FrameType | None], None]
 PATIENCE = 10.0  # seconds for a call to end that no exception may cut short; a run has 20 to record its end
 
 
@@ -35,9 +38,32 @@ def terminate(signum: int, frame: FrameType | None) -> None:
         return
     for each in (signal.SIGINT, *STOPPING):
         signal.signal(each, signal.SIG_IGN)
+    come_again(signum, terminate)
     if signum == signal.SIGINT:
         raise KeyboardInterrupt
     raise Terminated(signum)
+
+
+def come_again(signum: int, handler: Handler) -> None:
+    """Send the signal again if Python swallows the exception that the handler raises next, as in `__del__` and in a
+    weakref's callback: nobody would ever see that it came."""
+    before = sys.unraisablehook
+
+    def swallowed(what: sys.UnraisableHookArgs) -> None:
+        sys.unraisablehook = before
+        if isinstance(what.exc_value, KeyboardInterrupt | Terminated):
+            signal.signal(signum, handler)
+            _thread.start_new_thread(_send, (signum,))  # sent from here, it would be handled and swallowed here
+        else:
+            before(what)
+            come_again(signum, handler)
+
+    sys.unraisablehook = swallowed
+
+
+def _send(signum: int) -> None:
+    time.sleep(0.001)
+    os.kill(os.getpid(), signum)
 
 
 def interrupt(signum: int, frame: FrameType | None) -> None:
@@ -50,7 +76,7 @@ def after_call(frame: FrameType | None, act: Callable[[], None]) -> bool:
     """If a signal came amid a call that no exception may cut short, let `act` come once it has ended; return whether.
 
     An exception raised in the middle of SQLAlchemy's own work can leave the transaction open: the recording of the end
-    would wait for a lock that this process itself holds. Python swallows one that is raised in a weakref's callback.
+    would wait for a lock that this process itself holds.
     """
     call, waits = outermost(frame), sys.gettrace()
     if isinstance(waits, _Afterwards):  # with an earlier signal, which this one overtakes if it comes amid no call
@@ -66,7 +92,7 @@ def outermost(frame: FrameType | None) -> FrameType | None:
     found = None
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
-        if module.partition(".")[0] in ("sqlalchemy", "weakref") or module.endswith(".sqlalchemy_store"):
+        if module.partition(".")[0] == "sqlalchemy" or module.endswith(".sqlalchemy_store"):
             found = frame
         frame = frame.f_back
     return found
@@ -81,9 +107,7 @@ class _Afterwards:
         self.act, self.until = act, time.monotonic() + PATIENCE
         self.before = sys.gettrace()  # a debugger's, or that of a coverage tool
         self.frame, self.events = call, {"return"}
-        callback = call.f_code.co_name == "<lambda>" or call.f_globals.get("__name__") == "weakref"
-        if (callback or call.f_code.co_flags & CO_GENERATOR) and call.f_back:
-            # Python swallows what a weakref's callback raises, and a generator must not end at its `yield`.
+        if call.f_code.co_flags & CO_GENERATOR and call.f_back:  # which must not end at its `yield`
             self.frame, self.events = call.f_back, {"line", "return"}
         self.frame.f_trace = self
         sys.settrace(self)
@@ -127,6 +151,7 @@ class TerminationHandler:
                 self._pending = error
                 return
             record(error)
+            come_again(signum, stop)
             raise error
 
         for each in free:

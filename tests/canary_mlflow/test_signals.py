@@ -13,6 +13,7 @@ from types import FrameType
 
 import pytest
 import sqlalchemy
+from mlflow import MlflowClient
 
 from canary_mlflow.tracking.signals import STOPPING, Terminated, TerminationHandler, terminate
 
@@ -109,3 +110,34 @@ def test_ctrl_c_in_a_script_waits_for_the_call_too() -> None:
         ours.remove()
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert (happened, recorded) == (["the call went on"], [])
+
+
+STOPPED = """
+import os, signal, sys
+from pathlib import Path
+from tiny_trainers import save_tiny, sft
+from transformers import TrainerCallback
+from canary_mlflow import CanaryCallback
+
+class Stop(TrainerCallback):
+    def on_step_end(self, args, state, control, **_):
+        if state.global_step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+place = Path.cwd()
+sft(save_tiny("model"), place, [CanaryCallback(watch=None), Stop()], report_to="mlflow").train()
+"""
+
+
+def test_a_terminated_script_whose_run_is_its_own_reads_failed(tmp_path: Path) -> None:
+    """At Python's exit MLflow ends a run that is still active, as FINISHED."""
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    ended = subprocess.run(
+        [sys.executable, "-c", STOPPED], cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        env={**os.environ, "MLFLOW_TRACKING_URI": uri, "PYTHONPATH": path},
+    )  # fmt: skip
+    assert ended.returncode == 128 + signal.SIGTERM, ended.stderr
+    client = MlflowClient(uri)
+    (run,) = client.search_runs([one.experiment_id for one in client.search_experiments()])
+    assert (run.info.status, run.data.tags["canary.failure"]) == ("FAILED", "interrupted")
