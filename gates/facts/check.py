@@ -131,9 +131,8 @@ def said(one: Difference) -> str:
     values = told or " → ".join(around_difference(before, now, LONGEST))
     seeds = f" in {'seed' if len(one.seeds) == 1 else 'seeds'} {', '.join(map(str, one.seeds))}" if one.seeds else ""
     variant = f"{variant_of(one.key)}: " if variant_of(one.key) else ""
-    name = re.sub(r"^data\.(tokens|labels)\.", "the data's ", bare(one.key)).replace(
-        "data.order.", "order of the data's "
-    )
+    name = re.sub(r"^data\.(tokens|labels)\.", "the data's ", bare(one.key))
+    name = name.replace("data.order.", "order of the data's ")
     return f"{variant}{NAMES.get(name, name)} {values}{seeds}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
@@ -34,6 +35,8 @@ IMPLEMENTED = frozenset({"fused", "foreach", "capturable", "differentiable"})
 """Settings of an optimizer that do not change its update."""
 OUTCOME = "outcome."
 """Of a variant: how its short training ended, what trained then, and whether it goes on from its checkpoint."""
+_OF_TOKENS = re.compile(r"data\.labels\.(held_out\.)?[^.]+\.(.+)")
+"""Which label goes with which tokens of a column: where those tokens differ, they say it alone."""
 Kind = Callable[[Difference], bool]
 
 
@@ -60,11 +63,14 @@ def _that_decide(differences: Iterable[Difference], runs: Sequence[Run], kinds: 
     def drawn(key: str) -> bool:
         return bare(key).startswith(SEEDED) and any(_samples_by_rounding(key, run) for run in runs)
 
+    facts = [one for one in differences if one.group == FACTS]
+    apart = {one.key for one in facts}
     return [
         replace(one, decides=True)
-        for one in differences
-        if one.group == FACTS and not one.rounding and any(kind(one) for kind in kinds) and not drawn(one.key)
-    ]
+        for one in facts
+        if not one.rounding and any(kind(one) for kind in kinds) and not drawn(one.key)
+        and _OF_TOKENS.sub(r"data.tokens.\1\2", one.key) not in apart - {one.key}
+    ]  # fmt: skip
 
 
 def decisive_first(differences: Iterable[Difference]) -> list[Difference]:

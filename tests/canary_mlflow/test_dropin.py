@@ -67,7 +67,7 @@ def test_a_plain_script_of_every_trainer_gives_a_whole_run(kind: str, shared: An
         assert "time_reference" in run.series
     if kind == "kto":
         count = len(trainer.train_dataset)
-        assert run.facts["data.labels.label"].startswith(f"{count // 2} of {count} rows are not 0, ")
+        assert run.facts["data.labels.label.completion_ids"].startswith(f"{count // 2} of {count} rows are not 0, ")
 
     # What two runs must share, the artifacts, and that a gate takes the run for evidence.
     assert run.workload["algo"] == kind

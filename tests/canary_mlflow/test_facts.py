@@ -443,7 +443,7 @@ def test_which_label_a_row_has_is_a_fact_whatever_the_rows_order() -> None:
         return labels_in(Dataset.from_dict({"input_ids": ids, **labels}))
 
     fact = told(ids, label=label)
-    assert fact["labels.label"].startswith("2 of 4 rows are not 0, ")
+    assert fact["labels.label.input_ids"].startswith("2 of 4 rows are not 0, ")
     assert fact == told(ids[::-1], label=label[::-1]) == told(ids, label=[1, 0, 1, 0])
     assert fact != told(ids, label=[not one for one in label])
     assert told(ids, labels=[0.5, 1.0, 2.0, 0.0]) != told(ids, labels=[1.0, 0.5, 2.0, 0.0])

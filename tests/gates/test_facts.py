@@ -24,7 +24,7 @@ FACTS_OF = {
     "training.precision": "fp32",
     "first.tokens": "56 in 4 sequences, 91ef",
     "data.tokens.input_ids": "936 in 80 rows, longest 22, cd57",
-    "data.labels.label": f"40 of 80 rows are not 0, {16 * 'a'}",
+    "data.labels.label.input_ids": f"40 of 80 rows are not 0, {16 * 'a'}",
     "arguments.learning_rate": "0.003",
     "defaults.bf16": "false",
     "defaults.warmup_steps": "0",
@@ -70,8 +70,8 @@ def facts_in(verdict: Any) -> dict[str, Difference]:
         ({"facts": {"parameters.trainable": "512"}}, "trainable parameters 14080 → 512"),
         ({"facts": {"data.tokens.input_ids": "1016 in 80 rows, longest 23, 0ddb"}}, "the data's input_ids 936 in 80"),
         (
-            {"facts": {"data.labels.label": f"40 of 80 rows are not 0, {16 * 'b'}"}},
-            "the data's label 40 of 80 rows are not 0, but others",
+            {"facts": {"data.labels.label.input_ids": f"40 of 80 rows are not 0, {16 * 'b'}"}},
+            "the data's label.input_ids 40 of 80 rows are not 0, but others",
         ),
         ({"loss": 20.0}, "first loss 5 → 20 (4 times) in seeds 0, 1, 2"),
     ],
@@ -365,6 +365,15 @@ def test_texts_that_give_the_same_tokens_are_the_same_work(smoke: Any, side: Any
             judge(smoke, side("a", **asked), side("b", workload={**work, "eval_data": texts})).outcome
             is not Outcome.PASS
         )
+
+
+def test_labels_are_those_of_tokens_and_say_nothing_where_these_differ(smoke: Any, side: Any) -> None:
+    """As in KTO with TRL 1.12 and 1.16, which end a prompt elsewhere: its labels are the same."""
+    tokens = {"data.tokens.input_ids": "1016 in 80 rows, longest 23, 0ddb"}
+    labels = {"data.labels.label.input_ids": f"40 of 80 rows are not 0, {16 * 'b'}"}
+    found = facts_in(judge(smoke, side("a"), side("b", facts=tokens | labels)))
+    assert {key for key, one in found.items() if one.decides} == tokens.keys()
+    assert [key for key, one in facts_in(judge(smoke, side("a"), side("b", facts=labels))).items() if one.decides]
 
 
 def test_a_run_that_does_not_repeat_itself_tells_nothing(smoke: Any, side: Any, recorded: Any) -> None:

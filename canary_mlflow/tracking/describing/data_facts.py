@@ -47,7 +47,7 @@ def digest(data: Any) -> str:
     texts = sorted(name for name, kind in features.items() if "string" in str(kind)) if features else []
     if not texts:
         return ""
-    total = sum(row_number(row) for row in rows_of(data.select_columns(texts).with_format(None), texts))
+    total = sum(row_number(row) for row in rows_of(_plain(data, texts), texts))
     return f"{total % 16**DIGITS:0{DIGITS}x}"
 
 
@@ -89,22 +89,30 @@ def tokens_in(data: Any, name: str = "tokens", order: str = "") -> dict[str, str
 
 def labels_in(data: Any, name: str = "labels") -> dict[str, str]:
     """For each column that gives a row one label: `N of M rows are not 0, DIGEST`, of which label goes with which row,
-    independent of the rows' order. {} if there is none, or too many rows to read."""
-    tokens = [column for column in _columns_of_tokens(data) if column.endswith("ids")]
+    independent of the rows' order. A row is known by its token ids, column by column, as a release of the trainer may
+    add one or prepare one otherwise; without ids by its texts. {} if no row has a label, or too many to read."""
     columns = _columns_of_labels(data)
-    if not columns:
-        return {}
-    rows = [*_digests(data, tokens)] if tokens else [b""] * len(data)
-    texts = [column for column, kind in data.features.items() if not tokens and "string" in str(kind)]
+    ids = [column for column in _columns_of_tokens(data) if column.endswith("ids")]
     found = {}
     for column in columns:
-        told = [*rows_of(data.select_columns([*texts, column]).with_format(None), [column, *texts])]
-        values = [None if label is None else float(label) for label, *_ in told]
-        total = sum(row_number((value, row, *text)) for value, row, (_, *text) in zip(values, rows, told, strict=True))
-        found[f"{name}.{column}"] = (
-            f"{sum(map(bool, values))} of {len(values)} rows are not 0, {total % 16**DIGITS:0{DIGITS}x}"
-        )
+        labels = [None if label is None else float(label) for (label,) in rows_of(_plain(data, [column]), [column])]
+        known: dict[str, Iterator[Any]] = {f".{one}": _digests(data, [one]) for one in ids} or {"": _texts(data)}
+        for suffix, rows in known.items():
+            total = sum(map(row_number, zip(labels, rows, strict=True))) % 16**DIGITS
+            found[f"{name}.{column}{suffix}"] = (
+                f"{sum(map(bool, labels))} of {len(labels)} rows are not 0, {total:0{DIGITS}x}"
+            )
     return found
+
+
+def _texts(data: Any) -> Iterator[tuple[Any, ...]]:
+    """The texts of each row, of which it may have none."""
+    texts = [column for column, kind in data.features.items() if "string" in str(kind)]
+    return rows_of(_plain(data, texts), texts) if texts else iter([()] * len(data))
+
+
+def _plain(data: Any, columns: list[str]) -> Any:
+    return data.select_columns(columns).with_format(None)
 
 
 def held_out_trained(train: Any, held_out: Any) -> dict[str, int]:
