@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from canary_mlflow.errors import BlindProbe, plainly
 from canary_mlflow.policies import load_watch
+from canary_mlflow.tracking.chosen_observers import observers_of
 from canary_mlflow.tracking.console import Console
 from canary_mlflow.tracking.delivery.thread_clock import writing_seconds
 from canary_mlflow.tracking.describing.workload import algorithm_of
@@ -21,7 +22,6 @@ from canary_mlflow.tracking.ending import whereabouts
 from canary_mlflow.tracking.hooks import Hooks
 from canary_mlflow.tracking.joining import recording
 from canary_mlflow.tracking.journal import Journal
-from canary_mlflow.tracking.observing import observers_of
 from canary_mlflow.tracking.opening import CallbackOptions, Training, open_target
 from canary_mlflow.tracking.probes import Setting, clock, standard_probes
 from canary_mlflow.tracking.probes.running import RunningProbes
