@@ -21,6 +21,11 @@ ROUTES: dict[str, tuple[str, str, dict[str, Any] | None]] = {
     "POST policies": ("POST", "policies", {"pattern": "nobody", "policy": "./lax.yaml", "reason": "a test"}),
     "POST seals": ("POST", "seals", {"model": "m", "version": "99"}),
     "POST sessions": ("POST", "sessions", {"model": "m", "session": "0" * 32, "word": "ended"}),
+    "POST sessions, a run ordered": (
+        "POST",
+        "sessions",
+        {"model": "m", "session": "0" * 32, "word": "ordered", "run": "0" * 32},
+    ),
     "POST verdicts": ("POST", "verdicts", {"model": "m", "version": "99"}),
     "POST verdicts with an outcome": ("POST", "verdicts", {"model": "m", "version": "3", "outcome": "PASS"}),
     "POST overrides": ("POST", "overrides", {"model": "m", "version": "99", "reason": "a test"}),

@@ -23,8 +23,10 @@ from canary_mlflow.registry.guard.origin import SOURCE_TAG
 from canary_mlflow.registry.guard.seal import seal_version
 from canary_mlflow.registry.pruning.needed import Terms
 from canary_mlflow.registry.pruning.pruning import prune
-from canary_mlflow.registry.sessions.rows import Word
+from canary_mlflow.registry.sessions.new_version import register_version
+from canary_mlflow.registry.sessions.rows import Word, record_runs
 from canary_mlflow.registry.sessions.rows import write as told
+from canary_mlflow.registry.versions import SESSION_TAG
 
 
 def through(door: str, at: Callable[[Scene], Any], *, stock: bool = False) -> Iterator[Attack]:
@@ -382,6 +384,49 @@ def vouched_later(scene: Scene) -> Any:
         client.delete_tag(scene.good_run, SOURCE_TAG)
 
 
+def own_baseline(scene: Scene) -> Any:
+    """Slow code, trained three times more in its own session, with the tags of a run of the champion's code."""
+    recorded = scene.recorded
+    session = recorded.session(slower=3.0)
+    first = recorded.children(session)[0]
+    beside = {"canary.role": "baseline", "canary.baseline_of": str(recorded.champion())}
+    for seed in range(3):
+        recorded.run(session, seed, slower=3.0, tags=beside, nan_at=None, without=())
+    recorded.weights(first)
+    if (word := scene.verdict("m", register_version(recorded.client, "m", session, first))) != "PASS":
+        raise Refused(None, f"{word}: no row ordered them")
+
+
+def ordered_unnamed(scene: Scene) -> Any:
+    """A run that has not begun, which the server is asked to call one of the champion's code."""
+    client, session = scene.recorded.client, scene.recorded.session(runs=1, slower=3.0)
+    tags = {"mlflow.parentRunId": session, "canary.role": "baseline"}
+    run_id = client.create_run(scene.recorded.experiment, tags=tags).info.run_id
+    body = {"model": "m", "session": session, "word": "ordered", "run": run_id}
+    try:
+        return request(f"{scene.mode.front}/api/2.0/canary/sessions", "POST", body)
+    finally:
+        client.set_terminated(run_id)
+
+
+def swapped_in_place(scene: Scene) -> Any:
+    """Other weights in the place that a run's tag names, between the end of its session and the seal."""
+    recorded, other = scene.recorded, safetensors(weight=np.full(4, 7, np.float32))
+    session = recorded.session()
+    run_id, aside = recorded.children(session)[0], recorded.create({}, "FINISHED")
+    recorded.weights(aside)
+    place = f"{recorded.client.get_run(aside).info.artifact_uri}/model"
+    recorded.client.set_tag(run_id, SOURCE_TAG, place)
+    record_runs(recorded.client, session, "m")
+    recorded.weights(aside, other)
+    version = recorded.client.create_model_version("m", place, run_id=run_id, tags={SESSION_TAG: session}).version
+    try:
+        seal_version(recorded.client, "m", str(version))
+    except CanaryError as error:
+        raise Refused(None, str(error)) from error
+    return scene.verdict("m", str(version))
+
+
 def logged_later(scene: Scene) -> Any:
     """Other files as a logged model, which names a good run as its source after its session has ended."""
     client, folder = scene.recorded.client, scene.mode.folder / "logged"
@@ -484,6 +529,9 @@ def other_attacks() -> Iterator[Attack]:
         "Python client", "slow runs into the champion's session, with a row that names them", named_by_an_editor
     )
     yield Attack("Python client", "other files in a run of a good session that had none when it ended", late_files)
+    yield Attack("Python client", "slow runs in its own session, tagged as the champion's", own_baseline, told=True)
+    yield Attack("REST 2.0", "order a run of the champion's code, nobody known", ordered_unnamed, where=("server",))
+    yield Attack("Python client", "other files where a run's tag says, before the seal", swapped_in_place, told=True)
     yield Attack("Python client", "a bad run's files, which a good run's tag calls its own later", vouched_later)
     yield Attack(
         "Python client", "a logged model of other files that names a good run as its source", logged_later, told=True

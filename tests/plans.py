@@ -75,7 +75,7 @@ class Recording(OneByOne):
         self.call(f"b{seed}")
         if seed in self.unfresh:
             raise NoSource(f"champion version {champion}: run of seed {seed} broke off (error)")
-        self.record(seed, self.today, {"canary.role": "baseline", "canary.baseline_of": champion})
+        self.recorded.fresh(self.session, seed, self.today, {"canary.baseline_of": champion})
 
 
 class AtOnce(Recording):
@@ -91,7 +91,7 @@ class AtOnce(Recording):
                 self.candidate(seed)
                 ended.append((turn, seed, lambda: None))
             else:
-                run_id = self.record(seed, self.today, {"canary.role": "baseline"})
+                run_id = self.recorded.fresh(self.session, seed, self.today)
                 mark = partial(self.recorded.client.set_tag, run_id, FRESH_TAG, champion)
                 ended.append((turn, seed, mark))
         yield from ended

@@ -88,14 +88,16 @@ class Recorded:
         tags: Mapping[str, str],
         nan_at: int | None,
         without: Sequence[str],
+        begun: str = "",
     ) -> str:
-        """One finished run of a session."""
+        """One finished run of a session. `begun`: the id of one that is open."""
         self.seed += 1
         mine = {**TAGS, **CHILD, "canary.seed": str(number), "mlflow.parentRunId": session_id, **tags}
         if nan_at is not None:
             mine |= {"canary.nan_steps": "1", "canary.failure": "instability", "canary.completed": "false"}
             mine |= {"canary.failure_reason": f"loss is NaN at step {nan_at}"}
-        run_id = self.create(mine, "FAILED" if nan_at is not None else "FINISHED")
+        status = "FAILED" if nan_at is not None else "FINISHED"
+        run_id = self.filled(begun, mine, status) if begun else self.create(mine, status)
         values = series(np.random.default_rng(self.seed), slower, nan_at)
         write(self.uri, run_id, {key: values[key] for key in values if key not in without})
         return run_id
@@ -109,6 +111,24 @@ class Recorded:
         if (self.uri, self.experiment) not in PLACES:
             PLACES[self.uri, self.experiment] = self.client.get_experiment(self.experiment).artifact_location
         return insert_run(self.uri, self.experiment, PLACES[self.uri, self.experiment], tags, status)
+
+    def fresh(self, session_id: str, number: int, slower: float = 1.0, tags: Mapping[str, str] | None = None) -> str:
+        """A run of the champion's code beside a session's, ordered before it begins."""
+        from canary_mlflow.launching.projects import begin
+        from canary_mlflow.registry.sessions.orders import order
+
+        begun = begin(self.client, session_id, name="fresh", role="baseline", seed=number)
+        order(self.client, session_id, self.model, begun)
+        own = {"canary.role": "baseline", **(tags or {})}
+        return self.run(session_id, number, slower=slower, tags=own, nan_at=None, without=(), begun=begun)
+
+    def filled(self, run_id: str, tags: Mapping[str, str], status: str) -> str:
+        """An open run, with these tags and its end."""
+        from canary_mlflow.tracking.stores.session import log_tags
+
+        log_tags(self.client, run_id, tags)
+        self.client.set_terminated(run_id, status)
+        return run_id
 
     def version(self, **session: Any) -> str:
         """A registered version whose evidence is a new session."""

@@ -8,12 +8,14 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from canary_mlflow.errors import BrokeOff, NoSource, UsageError
+from canary_mlflow.errors import BrokeOff, NoSource, Refused, UsageError
 from canary_mlflow.launching.missing_runs import Turn
-from canary_mlflow.launching.projects import launch
+from canary_mlflow.launching.projects import begin, launch
 from canary_mlflow.launching.sources import Source, different_packages, project_folder, source_of
+from canary_mlflow.registry.sessions.orders import order
 from canary_mlflow.tracking.describing.fingerprint import hardware
 from canary_mlflow.tracking.reading.histories import FRESH_TAG, read_runs
+from canary_mlflow.tracking.stores.session import get_run
 from gates.model.records import Run
 
 if TYPE_CHECKING:
@@ -113,10 +115,23 @@ class Launched(OneByOne):
         return {"source": self.source(), "name": name, "role": "run", "seed": seed, "like": self.runs[0].run_id}
 
     def asked_fresh(self, champion: str, seed: int) -> dict[str, Any]:
-        """The same for a run of the champion's code, once prepared."""
+        """The same for a run of the champion's code, once prepared: the run is open, and the ledger says what it will
+        be. Raises NoSource where the registry does not let this person say so."""
         source, like = self._champion[champion]
-        name = f"champion version {champion}, seed {seed}, beside {self.subject}"
-        return {"source": source, "name": name, "role": "baseline", "seed": seed, "like": like.run_id}
+        what: dict[str, Any] = {
+            "name": f"champion version {champion}, seed {seed}, beside {self.subject}",
+            "role": "baseline",
+            "seed": seed,
+        }
+        model = get_run(self.client, self.session).data.tags.get("canary.model_name", "")
+        run_id = begin(self.client, self.session, **what)
+        try:
+            order(self.client, self.session, model, run_id)
+        except (Refused, UsageError) as error:
+            self.client.set_tag(run_id, "canary.role", "not ordered")
+            self.client.delete_run(run_id)
+            raise NoSource(str(error)) from error
+        return {"source": source, "like": like.run_id, "begun": run_id, **what}
 
     def prepare_fresh(self, champion: str, runs: tuple[Run, ...]) -> None:
         if champion in self._champion:
@@ -133,17 +148,17 @@ class Launched(OneByOne):
         self.take_fresh(champion, lambda: launch(self.client, session=self.session, **asked))
 
     def take_fresh(self, champion: str, make: Callable[[], str]) -> None:
-        """Mark the run whose id `make` returns as evidence, if it has the champion's code and packages."""
+        """Mark the run whose id `make` returns, if it has the champion's packages."""
         _, like = self._champion[champion]
         try:
             made = make()
-        except BrokeOff as error:
-            self.client.set_tag(error.run_id, FRESH_TAG, champion)  # it is evidence that this code breaks off too
+        except BrokeOff as error:  # which is evidence that this code breaks off too
+            self.client.set_tag(error.run_id, FRESH_TAG, champion)
             raise NoSource(str(error)) from error
         (run,) = read_runs(self.client, [made], metrics=())
         if other := different_packages(like.environment, run.environment):
             raise NoSource(f"champion version {champion}: its packages could not be had ({', '.join(other[:3])})")
-        self.client.set_tag(made, FRESH_TAG, champion)  # from here on it is evidence
+        self.client.set_tag(made, FRESH_TAG, champion)
 
 
 def run_champion(maker: Maker, champion: str, runs: tuple[Run, ...], seed: int) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from canary_mlflow.errors import UsageError
+from canary_mlflow.errors import NoSource, UsageError
 from canary_mlflow.files.documents import parse_yaml
 from canary_mlflow.launching.cluster import Cluster, Task, Unit, connected, needs_of
 from canary_mlflow.launching.makers import Launched, Made
@@ -70,7 +70,12 @@ class OnCluster(Launched):
             (seed, [turn for turn, _ in turns if turn is Turn.CANDIDATE or champion is not None])
             for seed, turns in groupby(wanted, key=itemgetter(1))
         ]
-        sides = {seed: [self.side(turn, seed, champion) for turn in turns] for seed, turns in pairs}
+        try:
+            sides = {seed: [self.side(turn, seed, champion) for turn in turns] for seed, turns in pairs}
+        except NoSource as error:  # the ledger takes no order: only the candidate's runs are made
+            yield Turn.FRESH, pairs[0][0], partial(raised, error)
+            pairs = [(seed, [Turn.CANDIDATE]) for seed, turns in pairs if Turn.CANDIDATE in turns]
+            sides = {seed: [self.own(seed)] for seed, _ in pairs}
         units = [self._unit(seed, sides[seed]) for seed, _ in pairs]
         for (seed, turns), settled in zip(pairs, self._made(units, sides), strict=False):
             for turn, made in zip(turns, settled, strict=False):
@@ -98,6 +103,11 @@ class OnCluster(Launched):
             yield [
                 partial(side.settle, outcome.settle) for side, outcome in zip(own, found, strict=False)
             ]  # fewer outcomes than sides: the last of them raises
+
+
+def raised(error: Exception) -> None:
+    """Raise it: in the turn of the run that cannot be made."""
+    raise error
 
 
 def project_task(client: MlflowClient, session: str, source: Source, **own: Any) -> Task:

@@ -13,6 +13,7 @@ from canary_mlflow.launching.missing_runs import Missing, Turn
 from canary_mlflow.registry.judging.looks import Progress
 from canary_mlflow.registry.judging.records import session_of
 from canary_mlflow.registry.judging.sides import progress, read_sides
+from canary_mlflow.registry.sessions.orders import counted
 from canary_mlflow.registry.sessions.rows import record_runs
 from canary_mlflow.registry.versions import champion_number, find_version
 from canary_mlflow.reports.more_runs import NO_FRESH, NO_MORE
@@ -54,7 +55,8 @@ class PlannedRuns:
         """The champion and the candidate as they are now."""
         champion = champion_number(self.client, self.model)
         found = find_version(self.client, self.model, self.version)
-        return Versions(champion, *read_sides(self.client, self.model, champion, found))
+        baseline, candidate = read_sides(self.client, self.model, champion, found)
+        return Versions(champion, counted(baseline)[0], candidate)
 
     def looks(self, sides: Versions) -> Looks:
         """The policy's plan, extended so that it ends with no fewer runs than a champion needs."""

@@ -19,7 +19,7 @@ from canary_mlflow.tracking.describing.failures import UNSTABLE
 from canary_mlflow.tracking.stores.holding import held
 from canary_mlflow.tracking.stores.owner import LAUNCHER, this_process
 from canary_mlflow.tracking.stores.scratch import scratch
-from canary_mlflow.tracking.stores.session import NOTHING, close_run, create_child_run, get_run
+from canary_mlflow.tracking.stores.session import NOTHING, close_run, create_child_run, get_run, log_tags
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -36,14 +36,18 @@ def launch(
     like: str = "",
     overrides: str = "",
     tags: Mapping[str, str] = NOTHING,
+    begun: str = "",
 ) -> str:
     """Make one run of the session and return its id: with the configuration of the run `like`, or a composed one.
+    `begun`: the id of a run that `begin` has made for it.
 
     A run that became unstable counts as made. Raises BrokeOff if an exception that it recorded ended it; if something
     else did, CanaryError, or NoSource for a run with the role `baseline`, which a policy may do without.
     """
-    own = {"canary.role": role, "canary.seed": str(seed), **tags}
-    run_id = create_child_run(client, session, name, own, {})
+    run_id = begun or begin(client, session, name=name, role=role, seed=seed)
+    if get_run(client, run_id).info.status != "RUNNING":
+        raise NoSource(f"{name}: run {run_id} was ended before it could be made (its node was lost?); expected it open")
+    log_tags(client, run_id, tags)
     parameters = {"session": session, "seed": str(seed), "role": role, "like": like, "overrides": overrides}
     try:
         with held(client, run_id):
@@ -61,6 +65,11 @@ def launch(
             raise BrokeOff(said, run_id)
         raise (NoSource if role == "baseline" else CanaryError)(said)
     return run_id
+
+
+def begin(client: MlflowClient, session: str, *, name: str, role: str, seed: int) -> str:
+    """Open a run of the session that nothing has been recorded in, and return its id."""
+    return create_child_run(client, session, name, {"canary.role": role, "canary.seed": str(seed)}, {})
 
 
 def run_project(client: MlflowClient, source: Source, run_id: str, parameters: Mapping[str, str]) -> None:

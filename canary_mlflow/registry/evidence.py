@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import NoSuchModel, UsageError
+from canary_mlflow.registry.sessions.orders import version_with
 from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version, no_such_alias
 from canary_mlflow.reports.decision import RunWarning
-from canary_mlflow.tracking.reading.histories import read_runs, read_version, session_runs
+from canary_mlflow.tracking.reading.histories import read_runs, session_runs
 from canary_mlflow.tracking.reading.profile import PROFILE_OF_TAG, ROLE
 from canary_mlflow.tracking.stores.session import child_runs, get_run
 from canary_mlflow.tracking.watching import warnings_in
@@ -66,7 +67,7 @@ def version_side(client: MlflowClient, model: str, version: str) -> NamedEvidenc
     number = str(found.version)
     return NamedEvidence(
         label=f"{model} version {number}",
-        evidence=read_version(client, model, number),
+        evidence=version_with(client, model, number),
         tier=tier_of(client, model, number),
     )
 

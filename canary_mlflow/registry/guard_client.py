@@ -13,12 +13,12 @@ from canary_mlflow.errors import BaselineMoved, Refused
 from canary_mlflow.ledger.canonical import digest
 from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.ledger.uris import guarded_uri, is_guarded, plain_uri
-from canary_mlflow.registry.judging.anchor import ANCHOR
 from canary_mlflow.registry.judging.looks import FACT as LOOK
 from canary_mlflow.registry.judging.records import verdict_tags
 from canary_mlflow.registry.locks import registry_uri
 from canary_mlflow.registry.plugin import guarded_store
 from canary_mlflow.registry.policies.used import FACT
+from canary_mlflow.registry.versions import ANCHOR
 from canary_mlflow.reports.decision import holds_to_list
 from gates.model.verdict import verdict_to_dict
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
 CHAMPION = "champion"
+ANCHOR = "anchor"
 SESSION_TAG = "canary.session_id"
 WEIGHTS_TAG = "canary.weights"  # files | none
 SHOWN = 10  # names listed in an error

@@ -115,13 +115,16 @@ def may_read(auth: Any) -> bool:
 
 
 def may_tell(auth: Any) -> bool:
-    """Whether the user may write rows about a session: one who may change its runs, and its model if that exists."""
+    """Whether the user may write rows about a session: one who may change its runs, and its model if that exists. What
+    the champion is compared by, a run of its code, orders one who has MANAGE on the model."""
     from flask import request
 
     try:
         asked = parse(request.get_data(), SESSION)
     except UsageError:
         return True
+    if asked["word"] == "ordered" and not auth._get_registered_model_permission(asked["model"]).can_manage:
+        return False
     # Whoever trains the first version creates the model.
     if not (is_missing(asked["model"]) or auth._get_registered_model_permission(asked["model"]).can_update):
         return False

@@ -25,7 +25,7 @@ EVALUATION = {
 }
 WEIGHTS = {"type": "string", "enum": ["files", "none"]}
 SESSION = {"type": "string", "minLength": 1, "maxLength": 64}
-WORD = {"type": "string", "enum": ["begun", "ended"]}
+WORD = {"type": "string", "enum": ["begun", "ordered", "ended"]}
 SWITCH = {"type": "boolean"}
 KEEP = {"type": "integer", "minimum": 1, "maximum": 1_000_000}
 DAYS = {"type": "number", "minimum": 0, "maximum": 1_000_000}
@@ -86,8 +86,9 @@ def description(path: Callable[[str], str]) -> dict[str, Any]:
             path("sessions"): {
                 "post": posted(
                     "sessions",
-                    "Record that a session has begun, or which runs it has, read from the store",
-                    {"model": MODEL, "session": SESSION, "word": WORD},
+                    "Record that a session has begun, or which runs it has, read from the store; or that a run of it, "
+                    "which has not begun, is one of the champion's code (ordered: MANAGE on the model)",
+                    {"model": MODEL, "session": SESSION, "word": WORD, "run": SESSION},
                     ["model", "session", "word"],
                 )
             },

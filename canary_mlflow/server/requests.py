@@ -13,13 +13,13 @@ from canary_mlflow.files.documents import parse_json
 from canary_mlflow.files.source import TooMuch
 
 LONGEST = {"model": 256, "pattern": 256, "alias": 255, "reason": 500, "policy": 100, "weights": 10, "failure": 500,
-           "session": 64, "word": 10}  # fmt: skip
+           "session": 64, "run": 64, "word": 10}  # fmt: skip
 NAME = re.compile(r"[A-Za-z0-9_./@-]{1,100}")
 SWITCHES = {"promote": "promotion over an older champion alone", "by_plan": "false", "without_weights": "false"}
 LEAST = {"keep": 1, "older_than": 0}
 MOST_NUMBER = 1_000_000
 WEIGHTS = ("files", "none")
-WORDS = ("begun", "ended")
+WORDS = ("begun", "ordered", "ended")
 BODY_BYTES = 65_536  # a policy has 7,000
 MOST_VERSIONS = 2**31 - 1  # the column is an Integer
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from flask import Flask
     from mlflow import MlflowClient
 
+    from canary_mlflow.ledger.rows import Row
     from canary_mlflow.registry.guard.store import GuardedStore
 
 BASE = "/api/2.0/canary"
@@ -29,7 +30,7 @@ STATIC_PREFIX = "_MLFLOW_STATIC_PREFIX"
 VERDICT = Shape(required=("model", "version"), optional=("promote", "policy", "by_plan"))
 SEAL = Shape(required=("model", "version"), optional=("weights", "evaluation"))
 POLICY = Shape(required=("pattern", "policy", "reason"), optional=("content",))
-SESSION = Shape(required=("model", "session", "word"))
+SESSION = Shape(required=("model", "session", "word"), optional=("run",))
 OVERRIDE = Shape(required=("model", "version", "reason"), optional=("alias", "without_weights"))
 BLESSING = Shape(required=("model", "version", "reason"), optional=("without_weights",))
 ACCEPTANCE = Shape(required=("model", "version", "reason"))
@@ -188,6 +189,7 @@ def sessions() -> dict[str, Any]:
     """Record a row about a session; the server reads its runs, and what is in them, from its own store."""
     from flask import request
 
+    from canary_mlflow.registry.sessions.orders import record_order
     from canary_mlflow.registry.sessions.rows import Word, record
     from canary_mlflow.tracking.stores.session import get_run
 
@@ -195,7 +197,14 @@ def sessions() -> dict[str, Any]:
     own = client()
     if get_run(own, asked["session"]).data.tags.get("canary.role") not in ("session", "run"):
         raise UsageError(f"session: {asked['session']} is no session; expected the id of one; see canary session start")
-    row = record(own, guard(), asked["session"], asked["model"], Word(asked["word"]))
+    word = Word(asked["word"])
+    if (word is Word.ORDERED) != ("run" in asked):
+        raise UsageError("run: goes with the word ordered, and that with a run; expected both or neither")
+    if word is Word.ORDERED:
+        refuse_unknown_people(f"run {asked['run']} of session {asked['session']}", "gate --top-up")
+        row: Row | None = record_order(own, guard(), asked["session"], asked["model"], asked["run"])
+    else:
+        row = record(own, guard(), asked["session"], asked["model"], word)
     return {"session": {"id": asked["session"], "model": asked["model"], "row": row and row.seq}}
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gates.model.policy import Policy
+from gates.model.policy import FreshBaseline, Policy
 from gates.model.records import Run, Version
 from gates.model.rules import MetricRule
 from gates.model.sides import Side, baseline_side
@@ -158,8 +158,10 @@ class Pairs:
 
 def pair(policy: Policy, baseline: Version | None, stored: Side, candidate: Side) -> Pairs:
     """The valid pairs of a comparison, from the seeds that each side has exactly once. With pairs, the clocks of the
-    candidate's runs are compared with the fresh ones', and those of the baseline's `stored` runs with each other."""
-    side = baseline_side(baseline.fresh if baseline else (), candidate)
+    candidate's runs are compared with the fresh ones', and those of the baseline's `stored` runs with each other. A
+    policy that never asks for fresh runs takes none: those beside an exception only say whether they broke off too."""
+    wanted = baseline is not None and policy.looks.fresh_baseline is not FreshBaseline.NEVER
+    side = baseline_side(baseline.fresh if baseline and wanted else (), candidate)
     invalid = invalid_clocks(policy, side.finished, candidate.finished)
     left, right = (_by_unshared_seed(runs, invalid) for runs in (side.finished, candidate.finished))
     seeds = sorted(left.keys() & right.keys())

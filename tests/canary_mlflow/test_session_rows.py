@@ -16,8 +16,10 @@ from tiny_weights import safetensors
 
 from canary_mlflow.cli import canary
 from canary_mlflow.errors import UsageError
+from canary_mlflow.launching.projects import begin as begin_run
 from canary_mlflow.ledger import table
 from canary_mlflow.ledger.rows import Kind
+from canary_mlflow.policies import content_of
 from canary_mlflow.registry.guard.binding import is_same_run, run_digests
 from canary_mlflow.registry.guard.origin import SOURCE_TAG, comes_from
 from canary_mlflow.registry.guard.seal import require_seal, seal_version
@@ -26,7 +28,8 @@ from canary_mlflow.registry.judging import assessment
 from canary_mlflow.registry.judging.sides import read_sides
 from canary_mlflow.registry.sessions import rows as session_rows
 from canary_mlflow.registry.sessions.new_version import register_version
-from canary_mlflow.registry.sessions.rows import SEEDS_TAG, Word, begin, record_runs
+from canary_mlflow.registry.sessions.orders import order
+from canary_mlflow.registry.sessions.rows import SEEDS_TAG, Word, append, begin, record_runs
 from canary_mlflow.registry.versions import SESSION_TAG
 from canary_mlflow.tracking.reading.histories import read_runs
 from canary_mlflow.tracking.reading.rows import read_runs_from
@@ -84,17 +87,9 @@ def other_session(it: Any) -> str:
 DAILY = ("deleted", "moved", "other numbers", "another host")
 CHANGES: dict[str, tuple[Callable[[Any, str], Any], str]] = {
     "deleted": (lambda it, run_id: it.client.delete_run(run_id), "deleted; row {row} of the ledger names it"),
-    "another role": (
-        lambda it, run_id: it.client.set_tag(run_id, "canary.role", "note"),
-        "its tag canary.role is 'note'",
-    ),
     "moved": (
         lambda it, run_id: it.client.set_tag(run_id, "mlflow.parentRunId", other_session(it)),
         "its tag mlflow.parentRunId is",
-    ),
-    "a baseline": (
-        lambda it, run_id: it.client.set_tag(run_id, "canary.role", "baseline"),
-        "its tag canary.role is 'baseline'",
     ),
     "other numbers": (half_as_slow, "its metrics or facts changed since row {row} of the ledger"),
     "another host": (
@@ -109,11 +104,107 @@ CHANGES: dict[str, tuple[Callable[[Any, str], Any], str]] = {
         lambda it, run_id: it.client.log_param(run_id, "why_not", "1"),
         "its metrics or facts changed since row {row} of the ledger",
     ),
-    "a baseline's run": (
-        lambda it, run_id: it.client.set_tag(run_id, "canary.baseline_of", "1"),
-        "its tag canary.baseline_of is '1'",
-    ),
 }
+
+
+def untag(it: Any, run_id: str) -> None:
+    tags = it.client.get_run(run_id).data.tags
+    for key in {"canary.role", "canary.completed"} & tags.keys():
+        it.client.delete_tag(run_id, key)
+
+
+ROLES: dict[str, Callable[[Any, str], Any]] = {
+    "another role": lambda it, run_id: it.client.set_tag(run_id, "canary.role", "note"),
+    "none": untag,
+    "the champion's": lambda it, run_id: [
+        it.client.set_tag(run_id, key, value)
+        for key, value in (("canary.role", "baseline"), ("canary.baseline_of", "1"))
+    ],
+}
+
+
+@pytest.mark.parametrize("change", ROLES)
+def test_no_tag_of_a_run_says_whose_it_is(guarded: Any, change: str) -> None:
+    """The two that went badly, tagged otherwise before any row names them; and once more after."""
+    session = guarded.session()
+    bad = [guarded.run(session, seed, slower=1.0, tags={}, nan_at=20, without=()) for seed in (3, 4)]
+    for run_id in bad:
+        ROLES[change](guarded, run_id)
+    version = guarded.register(session)
+    for _ in range(2):
+        found = gated(guarded, version)
+        assert (found["decision"], set(bad) <= set(found["verdict"]["candidate_runs"])) == ("BLOCK", True)
+        for run_id in bad:
+            ROLES[change](guarded, run_id)
+    assert guarded.champion() == "1"
+
+
+@pytest.mark.parametrize("policy", ["smoke", "with fresh runs"])
+def test_runs_that_no_row_ordered_are_not_the_champions(guarded: Any, policy: str, tmp_path: Path) -> None:
+    """Who trained slow code trains it three times more, and tags these runs as the champion's made beside."""
+    tags = {"canary.role": "baseline", "canary.baseline_of": "1"}
+    session = guarded.session(slower=3.0)
+    first = guarded.children(session)[0]
+    beside = [guarded.run(session, seed, slower=3.0, tags=tags, nan_at=None, without=()) for seed in range(3)]
+    guarded.weights(first)
+    version = register_version(guarded.client, guarded.model, session, first)
+    words = [] if policy == "smoke" else ["--policy", asking_for_fresh(tmp_path)]
+    done = run(guarded, "gate", guarded.model, version, "--json", *words)
+    verdict = json.loads(done.stdout)["verdict"]
+    assert (done.exit_code, verdict["reason_code"]) == (1, "regression"), done.output
+    assert not set(beside) & set(verdict["baseline_runs"])
+    assert guarded.champion() == "1"
+
+
+def asking_for_fresh(folder: Path) -> str:
+    """A policy as smoke's that asks for fresh runs of the champion."""
+    own = content_of("smoke")
+    own |= {"name": "fresh", "looks": {**own["looks"], "fresh_baseline": "always"}}
+    file = folder / "fresh.yaml"
+    file.write_text(json.dumps(own))
+    return str(file)
+
+
+def with_ordered(it: Any, tags: dict[str, str] | None = None) -> tuple[str, list[str]]:
+    """A version three times slower than the champion, and the ids of ordered runs as slow beside it."""
+    version = it.version(slower=3.0)
+    session = session_of(it, version)
+    beside = [it.fresh(session, seed, 3.0, tags) for seed in range(3)]
+    record_runs(it.client, session, it.model)
+    return version, beside
+
+
+@pytest.mark.parametrize(("policy", "used"), [("smoke", False), ("with fresh runs", True)])
+def test_runs_that_were_ordered_are_the_champions_where_the_policy_asks_for_them(
+    guarded: Any, policy: str, used: bool, tmp_path: Path
+) -> None:
+    """On a machine that is three times slower today."""
+    version, beside = with_ordered(guarded)
+    words = [] if policy == "smoke" else ["--policy", asking_for_fresh(tmp_path)]
+    done = run(guarded, "gate", guarded.model, version, "--json", *words)
+    found = json.loads(done.stdout)["verdict"]
+    assert (set(beside) <= set(found["baseline_runs"]), done.exit_code) == (used, 0 if used else 1), done.output
+
+
+def test_an_ordered_run_of_other_code_is_not_the_champions(guarded: Any, tmp_path: Path) -> None:
+    version, beside = with_ordered(guarded, {"canary.env.torch": "2.12.0"})
+    done = run(guarded, "gate", guarded.model, version, "--json", "--policy", asking_for_fresh(tmp_path))
+    found = json.loads(done.stdout)["verdict"]
+    assert (done.exit_code, set(beside) & set(found["baseline_runs"])) == (1, set()), done.output
+    assert f"not counted: run {beside[0]}, ordered as one of version 1: its packages (torch)" in " ".join(
+        found["notes"]
+    )
+
+
+def test_an_order_comes_before_its_run(guarded: Any) -> None:
+    session = guarded.session(slower=3.0)
+    made = guarded.run(session, 3, slower=3.0, tags={}, nan_at=None, without=())
+    elsewhere = begin_run(guarded.client, guarded.session(), name="elsewhere", role="baseline", seed=3)
+    for run_id in (made, elsewhere):
+        with pytest.raises(UsageError, match="found one that has begun, or is in another session"):
+            order(guarded.client, session, guarded.model, run_id)
+    guarded.client.set_terminated(elsewhere)
+    assert not any(row.word == Word.ORDERED for row in guard_of(guarded.client).session_rows(session))  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -141,12 +232,10 @@ def test_rows_from_before_a_digest_had_all_its_parts_hold() -> None:
     assert not is_same_run(now, second)
 
 
-def hide(it: Any, run_id: str) -> None:
-    it.client.set_tag(run_id, "canary.role", "note")
-
-
-def show(it: Any, run_id: str) -> None:
-    it.client.set_tag(run_id, "canary.role", "run")
+def hide(it: Any, run_id: str) -> str:
+    home = str(it.client.get_run(run_id).data.tags[PARENT_TAG])
+    it.client.set_tag(run_id, PARENT_TAG, other_session(it))
+    return home
 
 
 @pytest.mark.parametrize("side", ["candidate", "champion"])
@@ -158,14 +247,14 @@ def test_a_run_that_is_hidden_while_its_side_is_read_is_missed(
     hidden = bad if side == "candidate" else guarded.children(session_of(guarded, "1"))[0]
 
     def read(*words: Any) -> Any:
-        hide(guarded, hidden)
+        home = hide(guarded, hidden)
         found = read_sides(*words)
-        show(guarded, hidden)
+        guarded.client.set_tag(hidden, PARENT_TAG, home)
         return found
 
     monkeypatch.setattr(assessment, "read_sides", read)
     assert f"run {hidden} (seed " in (said := refusal(guarded, version))
-    assert "it moved, or changed its role, in session" in said
+    assert "it moved into or out of session" in said
     assert guarded.champion() == "1"
 
 
@@ -188,24 +277,15 @@ def test_what_changes_before_the_end_has_its_row_is_not_judged_as_it_was(
     assert guarded.champion() == "1"
 
 
-def test_runs_of_no_known_role_are_no_fresh_ones_of_the_champion(guarded: Any) -> None:
-    """As slow as the candidate, and under it after its session has ended: where no row looks."""
+def test_runs_that_come_after_the_end_are_no_fresh_ones_of_the_champion(guarded: Any) -> None:
+    """As slow as the candidate, under it, with the champion's tag."""
     version = guarded.version(slower=2.0)
     assert gated(guarded, version)["decision"] == "BLOCK"
     beside = {"canary.role": "note", "canary.baseline_of": "1"}
     for seed in range(3):
         guarded.run(session_of(guarded, version), seed, slower=2.0, tags=beside, nan_at=None, without=())
-    assert gated(guarded, version)["decision"] == "BLOCK"
+    assert "no row of the ledger names it" in refusal(guarded, version)
     assert guarded.champion() == "1"
-
-
-def test_trainings_that_count_for_nothing_by_their_role_are_named(guarded: Any) -> None:
-    """Who gives the seeds that went badly another role before the session ends has no row that knows them."""
-    session = guarded.session(runs=4)
-    bad = guarded.children(session)[-1]
-    guarded.client.set_tag(bad, "canary.role", "note")
-    found = gated(guarded, guarded.register(session))
-    assert f"not counted, by their tag canary.role: run {bad}" in " ".join(found["verdict"]["notes"])
 
 
 def test_a_run_is_the_same_however_it_is_read(guarded: Any) -> None:
@@ -435,11 +515,9 @@ def test_a_row_that_a_stranger_signed_is_none(guarded: Any, tmp_path: Path, monk
         patch.setenv("CANARY_KEYS", str(tmp_path / "keys"))
         patch.setattr("canary_mlflow.registry.guard.guard.let_sign", lambda connection, *_: table.last(connection))
         added = guarded.run(session_of(guarded, version), 3, slower=1.0, tags={}, nan_at=None, without=())
-        from canary_mlflow.registry.sessions.rows import _append
-
         guard = guard_of(guarded.client)
         assert guard is not None
-        _append(guard, session_of(guarded, version), guarded.model, Word.ADDED, {"runs": {added: {}}})
+        append(guard, session_of(guarded, version), guarded.model, Word.ADDED, {"runs": {added: {}}})
     assert "it is signed with key" in refusal(guarded, version)
 
 
@@ -509,6 +587,36 @@ def test_weights_that_a_run_vouched_for_when_its_session_ended_are_sealed(guarde
     place = named_by_tag(guarded, run_id)
     record_runs(guarded.client, session, guarded.model)
     assert gated(guarded, version_of(guarded, session, run_id, place))["promoted"]
+
+
+@pytest.mark.parametrize("below", ["", "checkpoint-10"])
+def test_weights_swapped_in_the_place_that_a_run_vouched_for_are_not_sealed(
+    guarded: Any, tmp_path: Path, below: str
+) -> None:
+    """Between the session's end, whose row has their digest, and the seal. Put back, they are sealed."""
+    session, folder = guarded.session(), tmp_path / "out"
+    (folder / "checkpoint-10").mkdir(parents=True)
+    for file in (folder / "model.safetensors", folder / "checkpoint-10" / "model.safetensors"):
+        file.write_bytes(safetensors())
+    run_id, place = guarded.children(session)[0], folder / below
+    guarded.client.set_tag(run_id, SOURCE_TAG, str(folder))
+    record_runs(guarded.client, session, guarded.model)
+    (place / "model.safetensors").write_bytes(OTHERS)
+    with pytest.raises(UsageError, match=f"session {session} ended with .* at {folder}; expected those"):
+        version_of(guarded, session, run_id, str(place))
+    (place / "model.safetensors").write_bytes(safetensors())
+    assert gated(guarded, version_of(guarded, session, run_id, str(place)))["promoted"]
+
+
+def test_a_place_that_could_not_be_read_at_the_end_holds_nothing_to_seal(guarded: Any, tmp_path: Path) -> None:
+    session, folder = guarded.session(), tmp_path / "later"
+    run_id = guarded.children(session)[0]
+    guarded.client.set_tag(run_id, SOURCE_TAG, str(folder))
+    record_runs(guarded.client, session, guarded.model)
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(OTHERS)
+    with pytest.raises(UsageError, match=r"ended with none at .*, which could not be read"):
+        version_of(guarded, session, run_id, str(folder))
 
 
 @pytest.mark.parametrize("tagged", [True, pytest.param(False, marks=pytest.mark.full)])

@@ -18,8 +18,8 @@ from canary_mlflow.registry.acts.by_hand import (
 from canary_mlflow.registry.guard.binding import bind
 from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.remote import is_guarded_server, remote_act
+from canary_mlflow.registry.sessions.orders import version_with
 from canary_mlflow.registry.versions import CHAMPION, find_version
-from canary_mlflow.tracking.reading.histories import read_version
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -51,6 +51,6 @@ def adopt(client: MlflowClient, model: str, reason: str, *, alias: str = CHAMPIO
     found = find_version(client, model, holder)
     act = described(Kind.ADOPT, found, reason, alias, holder, actor)
     refuse_other_people(guard, act)
-    enact(guard, act, bind(client, found, read_version(client, model, holder).runs), against)
+    enact(guard, act, bind(client, found, version_with(client, model, holder).runs), against)
     explain(client, act, found)
     return act

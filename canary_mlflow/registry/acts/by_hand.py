@@ -23,9 +23,9 @@ from canary_mlflow.registry.locks import registry_lock
 from canary_mlflow.registry.pruning.pruned import refuse_pruned
 from canary_mlflow.registry.remote import is_guarded_server, remote_act
 from canary_mlflow.registry.sessions.evidence import Read, refuse_changed_evidence
+from canary_mlflow.registry.sessions.orders import version_with
 from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version
 from canary_mlflow.reports import markdown
-from canary_mlflow.tracking.reading.histories import read_version
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -176,7 +176,7 @@ def holder_of(client: MlflowClient, model: str, alias: str) -> str | None:
 def carry_out(client: MlflowClient, act: Act, found: ModelVersion) -> Act | Request:
     """Carry out the act, through the guard if there is one, then update the description. Returns a request if a second
     person must carry it out. Raises UsageError for a version that nobody may promote."""
-    made = read_version(client, act.model, act.version).runs
+    made = version_with(client, act.model, act.version).runs
     refuse_load(found, made)
     guard = guard_of(client)
     if guard is None:

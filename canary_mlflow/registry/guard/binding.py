@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -182,6 +182,15 @@ def own_folders(place: Path) -> Iterator[Path]:
 def digest_of_all(digests: Mapping[str, str]) -> str:
     """The digest of a version's files, from the digests of the files."""
     return f"{len(digests)} files, sha256:{digest(dict(digests))}"
+
+
+def folder_digests(digests: Mapping[str, str]) -> dict[str, str]:
+    """Folder → the digest of the files in and below it, by the digests of all files; `.` is the whole."""
+    below: dict[str, dict[str, str]] = {}
+    for name, one in digests.items():
+        for folder in PurePosixPath(name).parents:
+            below.setdefault(str(folder), {})[str(PurePosixPath(name).relative_to(folder))] = one
+    return {folder: digest_of_all(files) for folder, files in below.items()}
 
 
 def file_digest(file: Path) -> str:

@@ -5,6 +5,7 @@ It is written once, when the version is registered; without it, or with other fi
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -108,17 +109,28 @@ def refuse_changed_weights(found: ModelVersion, files: Files, life: Iterable[Row
     version may be sealed while its run still trains."""
     subject = f"version {found.version} of {found.name!r}"
     for row in life:
-        then = (row.facts.get("weights") or {}).get(found.run_id)
+        then, of = in_place(row, found) or ((row.facts.get("weights") or {}).get(found.run_id), "")
         if then is not None and then != files.artifact:
             raise UsageError(
                 f"{subject}: its files are {files.artifact}; row {row.seq} of the "
-                f"ledger says that session {row.alias} ended with {then}; expected those; train it again"
+                f"ledger says that session {row.alias} ended with {then}{of}; expected those; train it again"
             )
         if then is None and files.digests and turned_up(row, found):
             raise UsageError(
                 f"{subject}: its files are {files.artifact}; row {row.seq} of the ledger says that run {found.run_id} "
                 "had none there; expected those that a run of the session had when it ended; train it again"
             )
+
+
+def in_place(row: Row, found: ModelVersion) -> tuple[str, str] | None:
+    """The digest of what was at the version's source when the row was written, if that is in the place which its run
+    vouched for, and where it was; None elsewhere, and for older rows, which have only the place."""
+    place = str((row.facts.get("places") or {}).get(found.run_id, ""))
+    if "there" not in row.facts or not is_within(str(found.source), place):
+        return None
+    folder = posixpath.relpath(*(posixpath.normpath(one.removeprefix("file://")) for one in (str(found.source), place)))
+    there = row.facts["there"].get(found.run_id)
+    return (there or {}).get(folder, "none"), f" at {place}" if there else f" at {place}, which could not be read"
 
 
 def turned_up(row: Row, found: ModelVersion) -> bool:

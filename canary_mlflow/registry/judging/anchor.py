@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from canary_mlflow.registry.sessions.orders import version_with
+from canary_mlflow.registry.versions import ANCHOR
 from canary_mlflow.reports.decision import SLOW_DRIFT
-from canary_mlflow.tracking.reading.histories import read_version
 from gates.anchoring import anchored
 from gates.evidence.clocks import judged_in_pairs
 from gates.judge import judge
@@ -18,8 +19,6 @@ from gates.model.wording import listed, sentence_case
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-
-ANCHOR = "anchor"
 
 
 def anchor_number(client: MlflowClient, model: str) -> str | None:
@@ -34,7 +33,7 @@ def read_anchor(client: MlflowClient, candidate: Version, verdict: Verdict, cham
     number = anchor_number(client, candidate.model) if verdict.outcome is Outcome.PASS else None
     if number is None or number in (champion, candidate.version):
         return None
-    return read_version(client, candidate.model, number)
+    return version_with(client, candidate.model, number)
 
 
 def pin_first(client: MlflowClient, model: str, version: str) -> None:

@@ -21,6 +21,7 @@ from canary_mlflow.registry.policies.in_force import set_for
 from canary_mlflow.registry.policies.used import changed_since, overruled, used
 from canary_mlflow.registry.pruning.pruned import refuse_pruned
 from canary_mlflow.registry.sessions.evidence import Read, refuse_changed_evidence
+from canary_mlflow.registry.sessions.orders import counted
 from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version, is_evidence_only
 from canary_mlflow.reports.advice import version_page
 from canary_mlflow.reports.decision import Decision, barred
@@ -127,6 +128,7 @@ def gather(client: MlflowClient, model: str, version: str, policy: Policy, optio
     baseline, candidate = read_sides(client, model, before, found)
     applied = replace(applied, looks=applied.looks.ending_with(champion_runs(applied, baseline, candidate)))
     past = track_record(client, guard, against, found, baseline, candidate)
+    baseline, others = counted(baseline)
     return Case(
         found=found,
         guard=guard,
@@ -137,7 +139,7 @@ def gather(client: MlflowClient, model: str, version: str, policy: Policy, optio
         overruled=overruled(policy, governing),
         baseline=baseline,
         candidate=candidate,
-        past=past,
+        past=replace(past, aside=others),
     )
 
 

@@ -10,6 +10,7 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.judging.looks import Progress, Taken, evidence_of, looks_in_ledger, looks_taken
 from canary_mlflow.registry.judging.records import session_of
+from canary_mlflow.registry.sessions.orders import beside_in, version_with
 from canary_mlflow.tracking.reading.histories import fresh_runs, read_version
 from gates.model.policy import Policy
 from gates.model.records import Version
@@ -26,12 +27,13 @@ def read_sides(
     client: MlflowClient, model: str, champion: str | None, found: ModelVersion
 ) -> tuple[Version | None, Version]:
     """The champion, with its fresh runs made beside the candidate's, and the candidate."""
-    candidate = read_version(client, model, str(found.version))
+    session = session_of(found)
+    beside = beside_in(client, session, model)
+    candidate = read_version(client, model, str(found.version), beside=beside)
     if champion is None:
         return None, candidate
-    session = session_of(found)
-    fresh = fresh_runs(client, session, champion) if session else ()
-    return replace(read_version(client, model, champion), fresh=fresh), candidate
+    fresh = fresh_runs(client, session, champion, beside) if session else ()
+    return replace(version_with(client, model, champion), fresh=fresh), candidate
 
 
 def progress(

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 from canary_mlflow.registry.judging.champion_history import block_notes, history_notes
 from canary_mlflow.registry.judging.records import session_of
 from canary_mlflow.registry.sessions.evidence import Read, refuse_changed_evidence
-from canary_mlflow.registry.sessions.rows import set_aside
 from canary_mlflow.registry.sessions.tries import Tries, count
 from canary_mlflow.registry.versions import find_version
-from gates.model.wording import together
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class TrackRecord:
     """`rows`: those about the model; none without a ledger. `unrecorded`: sessions of both sides whose runs at the end
-    the ledger does not have yet. `aside`: ids of trainings in the version's session that count for nothing."""
+    the ledger does not have yet. `aside`: a sentence about each run of the champion's code that does not count."""
 
     rows: Sequence[Row] = ()
     tries: Tries = field(default_factory=Tries)
@@ -40,9 +38,7 @@ class TrackRecord:
         """The verdict with notes on what a reader must know about the version's past, tries first."""
         tries = self.tries.notes(verdict.baseline_version, policy)
         past = (*block_notes(self.rows, int(version)), *history_notes(self.rows))
-        runs = together(f"run {one}" for one in self.aside)
-        aside = [f"not counted, by their tag canary.role: {runs}"] if self.aside else []
-        return replace(verdict, attempt=self.tries.number, notes=(*tries, *aside, *verdict.notes, *past))
+        return replace(verdict, attempt=self.tries.number, notes=(*tries, *self.aside, *verdict.notes, *past))
 
 
 def track_record(
@@ -63,10 +59,8 @@ def track_record(
     if baseline is not None and number is not None:
         sides.append((find_version(client, candidate.model, number), Read(runs=baseline.runs)))
     ended = [refuse_changed_evidence(client, guard, side, read, rows) for side, read in sides]
-    session_id = session_of(found)
     return TrackRecord(
         rows=rows,
-        aside=tuple(run.info.run_id for run in set_aside(client, session_id)) if session_id else (),
-        tries=count(guard, rows, session_id, candidate, champion),
+        tries=count(guard, rows, session_of(found), candidate, champion),
         unrecorded=tuple(str(session_of(side)) for (side, _), over in zip(sides, ended, strict=True) if not over),
     )

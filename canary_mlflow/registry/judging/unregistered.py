@@ -14,10 +14,11 @@ from canary_mlflow.registry.evidence import warnings_of
 from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.judging import records
 from canary_mlflow.registry.judging.anchor import against_anchor, read_anchor
+from canary_mlflow.registry.sessions.orders import beside_in, counted, session_evidence, version_with
 from canary_mlflow.registry.versions import champion_number
 from canary_mlflow.reports.advice import run_page
 from canary_mlflow.reports.decision import Decision, Question
-from canary_mlflow.tracking.reading.histories import fresh_runs, read_runs, read_version, session_runs
+from canary_mlflow.tracking.reading.histories import fresh_runs, read_runs, session_runs
 from canary_mlflow.tracking.stores.places import without_password
 from canary_mlflow.tracking.stores.session import get_run, minutes_of_runs
 from gates.judge import judge
@@ -35,14 +36,16 @@ def gate_session(client: MlflowClient, model: str, session_id: str, policy: Poli
     No alias moves and nothing is bootstrapped, as there is no version. The model need not exist yet. `lost`: why the
     champion's code could not be run beside the runs that broke off, which is noted.
     """
-    runs = tuple(session_runs(client, session_id))
+    beside = beside_in(client, session_id, model)
+    runs = session_runs(client, session_id, beside=beside)
     if not runs:
         raise UsageError(
             f"session {session_id!r}: found no runs in it; expected at least one; give the id of a parent run"
         )
     before, baseline = champion_or_none(client, model), None
     if before is not None:
-        baseline = replace(read_version(client, model, before), fresh=fresh_runs(client, session_id, before))
+        fresh = fresh_runs(client, session_id, before, beside)
+        baseline, _ = counted(replace(version_with(client, model, before), fresh=fresh))
     accepted = accepted_facts(guard_of(client), model)
     verdict = judge(policy, baseline, Version(model=model, version=None, runs=runs), accepted=accepted)
     if lost:
@@ -66,14 +69,14 @@ def judge_runs(client: MlflowClient, model: str, run_ids: Sequence[str], policy:
 
 def gate_change(client: MlflowClient, model: str, session_id: str, policy: Policy) -> Decision:
     """Judge a session against the champion, and record that on the session; nothing is registered, no alias moves."""
-    candidate = Version(model=model, version=None, runs=tuple(session_runs(client, session_id)))
+    candidate = Version(model=model, version=None, runs=session_evidence(client, session_id, model))
     verdict = judge_against(client, policy, champion_or_none(client, model), candidate)
     return on_session(client, model, session_id, verdict, Question.CHANGE)
 
 
 def judge_against(client: MlflowClient, policy: Policy, before: str | None, candidate: Version) -> Verdict:
     """The verdict on runs without a version, against the champion (version `before`) and the anchor."""
-    baseline = None if before is None else read_version(client, candidate.model, before)
+    baseline = None if before is None else version_with(client, candidate.model, before)
     verdict = judge(policy, baseline, candidate, accepted=accepted_facts(guard_of(client), candidate.model))
     pinned = read_anchor(client, candidate, verdict, before)
     return against_anchor(policy, pinned, candidate, verdict)

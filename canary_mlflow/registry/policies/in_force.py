@@ -15,8 +15,8 @@ from canary_mlflow.ledger.keys import PublicKeys
 from canary_mlflow.ledger.policy_rows import in_force_row
 from canary_mlflow.ledger.rows import Kind, Row, faults
 from canary_mlflow.policies import content_of, policy_from, policy_names, shipped_tiers
-from canary_mlflow.registry.evidence import tags_of
 from canary_mlflow.registry.versions import find_model, quoted
+from canary_mlflow.tracking.stores.session import get_run
 from gates import Policy
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def tier_in(facts: Mapping[str, Any]) -> str | None:
 def tier_of_run(client: MlflowClient, run_id: str | None) -> str:
     """The tier, or the shipped policy, that a run names; empty for any other text."""
     try:
-        tier = tags_of(client, run_id).get(TIER_TAG, "") if run_id else ""
+        tier = get_run(client, run_id).data.tags.get(TIER_TAG, "") if run_id else ""
     except NoSuchRun:
         return ""
     return tier if tier in policy_names() else ""

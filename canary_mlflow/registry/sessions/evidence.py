@@ -14,6 +14,7 @@ from canary_mlflow.registry.judging.records import session_of
 from canary_mlflow.registry.sessions.rows import (
     Named,
     Word,
+    beside_of,
     described,
     elsewhere,
     moved_to,
@@ -21,7 +22,6 @@ from canary_mlflow.registry.sessions.rows import (
     runs_of,
     trusted,
 )
-from canary_mlflow.tracking.reading.histories import FRESH_TAG
 from canary_mlflow.tracking.reading.numbers import whole
 from canary_mlflow.tracking.stores.session import get_run
 
@@ -63,11 +63,11 @@ def refuse_changed_evidence(
     named = named_by(life, [row for row in about if row.kind in kinds and holds(row, keys)])
     there = {run.info.run_id: run for run in runs_of(client, session_id)}
     lost = {run_id: run for run_id in named.keys() - there.keys() if (run := find(client, run_id)) is not None}
-    now = described(client, list({**there, **lost}.values()), (*read.runs, *read.fresh))
+    now = described(client, list({**there, **lost}.values()), beside_of(life), (*read.runs, *read.fresh))
     ended = any(row.word == Word.ENDED for row in life)
     for fault in _faults(client, guard, session_id, named, {**there, **lost}, now, ended=ended):
         raise UsageError(f"{subject}: {fault}")
-    for fault in read_otherwise(session_id, {**now, **named}, read):
+    for fault in read_otherwise(session_id, {**now, **named}, beside_of(life), read):
         raise UsageError(f"{subject}: {fault}")
     if seeds := missing_seeds(life, [*named.values(), *(now[run_id] for run_id in there)]):
         raise UsageError(
@@ -77,18 +77,18 @@ def refuse_changed_evidence(
     return ended
 
 
-def read_otherwise(session_id: str, known: Mapping[str, Named], read: Read) -> Iterator[str]:
+def read_otherwise(session_id: str, known: Mapping[str, Named], beside: Mapping[str, str], read: Read) -> Iterator[str]:
     """Runs that were read as something else than they are: somebody may hide one, or slip one in, just while it is
     read."""
     parts = [({run_id for run_id, one in known.items() if one.role == "run"}, read.runs)]
     if read.champion is not None:
-        made = {run_id for run_id, one in known.items() if one.role == "baseline" and one.beside == read.champion}
+        made = {run_id for run_id in known if beside.get(run_id) == read.champion}
         parts.append((made, read.fresh))
     for expected, found in parts:
         for run_id in sorted(expected ^ {run.run_id for run in found}):
             yield (
-                f"{called_run(run_id, known[run_id]) if run_id in known else f'run {run_id}'}: it moved, or changed "
-                f"its role, in session {session_id} while it was read; expected runs that stay unchanged; judge again"
+                f"{called_run(run_id, known[run_id]) if run_id in known else f'run {run_id}'}: it moved into or out of "
+                f"session {session_id} while it was read; expected runs that stay unchanged; judge again"
             )
 
 
@@ -155,10 +155,6 @@ def _of_named(session_id: str, run_id: str, then: Named, run: MlflowRun | None, 
             f"{subject}: its tag mlflow.parentRunId is {moved_to(run)!r}; {by} has it in session {session_id}; "
             "expected it there; set the tag back"
         )
-    elif is_now.role != then.role:
-        yield f"{subject}: its tag canary.role is {is_now.role!r}; {by} says {then.role!r}; set the tag back"
-    elif is_now.beside != then.beside:
-        yield f"{subject}: its tag {FRESH_TAG} is {is_now.beside!r}; {by} says {then.beside!r}; set the tag back"
     elif then.whole and not is_same_run(then.digest, is_now.digest):
         yield f"{subject}: its metrics or facts changed since {by}; expected them unchanged; {AGAIN}"
 

@@ -18,12 +18,19 @@ from canary_mlflow.ledger.canonical import digest
 from canary_mlflow.ledger.rows import Kind, Record, Row, faults
 from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.acts.act import DONE
-from canary_mlflow.registry.guard.binding import digest_of_all, file_digests, files_at, is_same_run, run_digests
+from canary_mlflow.registry.guard.binding import (
+    digest_of_all,
+    file_digests,
+    files_at,
+    folder_digests,
+    is_same_run,
+    run_digests,
+)
 from canary_mlflow.registry.guard.origin import SOURCE_TAG
 from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.remote import ask, is_guarded_server
 from canary_mlflow.registry.versions import SESSION_TAG, quoted
-from canary_mlflow.tracking.reading.histories import FRESH_TAG, read_found
+from canary_mlflow.tracking.reading.histories import read_found, trainings
 from canary_mlflow.tracking.stores.session import PARENT_TAG, children_of, get_run
 from gates.facts.differences import recipe
 
@@ -34,8 +41,6 @@ if TYPE_CHECKING:
     from canary_mlflow.registry.guard.store import GuardedStore
     from gates.model.records import Run
 
-ROLES = ("run", "baseline")
-TRAINED_TAG = "canary.completed"  # of a run that recorded a training, to its end or not
 SEEDS_TAG = "canary.seeds"  # of a session: the seeds that it planned
 WHOLE_TAG = "canary.rows_lost"  # the last tag that a run sends
 COMMIT_TAG = "mlflow.source.git.commit"
@@ -45,6 +50,7 @@ class Word(StrEnum):
     """What a row of a session reports."""
 
     BEGUN = "begun"
+    ORDERED = "ordered"  # a run of the champion's code, before it starts (orders.py)
     ADDED = "added"
     ENDED = "ended"
 
@@ -53,9 +59,9 @@ class Word(StrEnum):
 class Named:
     """A run as a row names it.
 
-    `digest`: of its series and facts (binding.run_digest). `beside`: the champion whose code it repeats, or "".
-    `whole`: it had sent everything; otherwise the rest may still be delivered, until the run is judged. `row`: the
-    number of the row.
+    `digest`: of its series and facts (binding.run_digest). `role`: run, or baseline if a row had ordered it. `beside`:
+    the champion whose code it repeats, or "". `whole`: it had sent everything; otherwise the rest may still be
+    delivered, until the run is judged. `row`: the number of the row.
     """
 
     digest: str
@@ -108,21 +114,23 @@ def record(client: MlflowClient, guard: GuardedStore, session_id: str, model: st
             raise UsageError(f"session {session_id}: row {rows[0].seq} of the ledger knows it; expected a new one")
         seeds = parent.data.tags.get(SEEDS_TAG, "").split()
         facts: dict[str, Any] = {"seeds": seeds, "commit": parent.data.tags.get(COMMIT_TAG, "")}
-        return _append(guard, session_id, model, word, facts)
+        return append(guard, session_id, model, word, facts)
     over, before = any(row.word == Word.ENDED for row in rows), named_by(rows)
     found = [run for run in runs_of(client, session_id) if run.info.status not in ("RUNNING", "SCHEDULED")]
     found = [run for run in found if not elsewhere(guard, run.info.run_id, session_id)]
-    new = {run_id: one for run_id, one in described(client, found).items() if is_new(one, before.get(run_id))}
+    now = described(client, found, beside_of(rows))
+    new = {run_id: one for run_id, one in now.items() if is_new(one, before.get(run_id))}
     if over and not new:
         return None
-    made = [run for run in found if run.data.tags.get("canary.role") == "run"]
+    made = [run for run in found if now[run.info.run_id].role == "run"]
     unnamed = [run for run in made if run.info.run_id in new and run.info.run_id not in before]
     if over and unnamed:
         refuse_champion(client, guard, session_id, unnamed[0])
     facts = {"runs": {run_id: _plain(one) for run_id, one in new.items()}}
     facts |= {"code": digest(recipe(read_found(client, made))), "commit": _commit(made)}
-    facts |= {"weights": dict(weights_of(unnamed)), "places": places_of(unnamed)}
-    return _append(guard, session_id, model, Word.ADDED if over else Word.ENDED, facts)
+    places = places_of(unnamed)
+    facts |= {"weights": dict(weights_of(unnamed)), "places": places, "there": dict(files_in(client, places))}
+    return append(guard, session_id, model, Word.ADDED if over else Word.ENDED, facts)
 
 
 def refuse_champion(client: MlflowClient, guard: GuardedStore, session_id: str, run: MlflowRun) -> None:
@@ -142,7 +150,8 @@ def refuse_champion(client: MlflowClient, guard: GuardedStore, session_id: str, 
                 )
 
 
-def _append(guard: GuardedStore, session_id: str, model: str, word: Word, facts: Mapping[str, Any]) -> Row:
+def append(guard: GuardedStore, session_id: str, model: str, word: Word, facts: Mapping[str, Any]) -> Row:
+    """Write a row about a session."""
     return guard.append(
         Record(
             kind=Kind.SESSION,
@@ -162,30 +171,37 @@ def _append(guard: GuardedStore, session_id: str, model: str, word: Word, facts:
 def runs_of(client: MlflowClient, session_id: str) -> list[MlflowRun]:
     """The runs in a session now, including those in MLflow's bin; for a run without children, that run."""
     own = get_run(client, session_id)
-    found = [run for run in children_of(client, own, deleted=True) if run.data.tags.get("canary.role") in ROLES]
-    return found or ([own] if own.data.tags.get("canary.role") in ROLES else [])
+    found = trainings(children_of(client, own, deleted=True))
+    return found or ([own] if own.data.tags.get("canary.role") == "run" else [])
 
 
-def set_aside(client: MlflowClient, session_id: str) -> list[MlflowRun]:
-    """The runs of a session that recorded a training and have a role by which they count for nothing."""
-    found = children_of(client, get_run(client, session_id))
-    return [run for run in found if TRAINED_TAG in run.data.tags and run.data.tags.get("canary.role") not in ROLES]
+def beside_of(rows: Iterable[Row]) -> dict[str, str]:
+    """Run id → the champion whose code it repeats, for each run that a row ordered before it began. "" for those that
+    only their own tags called so, in rows from before there were orders: they are nobody's evidence."""
+    said: dict[str, str] = {}
+    ordered: dict[str, str] = {}
+    for row in rows:
+        said |= {run_id: "" for run_id, one in (row.facts.get("runs") or {}).items() if one.get("role") == "baseline"}
+        ordered |= row.facts.get("ordered") or {}
+    return said | ordered
 
 
-def described(client: MlflowClient, found: Sequence[MlflowRun], read: Iterable[Run] = ()) -> dict[str, Named]:
-    """Run id → the run as it is now. `read`: runs whose series were already read."""
+def described(
+    client: MlflowClient, found: Sequence[MlflowRun], beside: Mapping[str, str], read: Iterable[Run] = ()
+) -> dict[str, Named]:
+    """Run id → the run as it is now. `beside`: as of `beside_of`. `read`: runs whose series were already read."""
     digests = run_digests(read)
     digests |= run_digests(read_found(client, [run for run in found if run.info.run_id not in digests]))
-    return {run.info.run_id: _named(run, digests[run.info.run_id]) for run in found}
+    return {run.info.run_id: _named(run, digests[run.info.run_id], beside) for run in found}
 
 
-def _named(run: MlflowRun, its_digest: str) -> Named:
+def _named(run: MlflowRun, its_digest: str, beside: Mapping[str, str]) -> Named:
     tags = run.data.tags
     return Named(
         digest=its_digest,
-        role=tags.get("canary.role", ""),
+        role="baseline" if run.info.run_id in beside else "run",
         seed=tags.get("canary.seed", ""),
-        beside=tags.get(FRESH_TAG, ""),
+        beside=beside.get(run.info.run_id, ""),
         failure=tags.get("canary.failure", ""),
         deleted=run.info.lifecycle_stage != "active",
         whole=WHOLE_TAG in tags,
@@ -252,6 +268,13 @@ def weights_of(runs: Iterable[MlflowRun]) -> Iterator[tuple[str, str]]:
                 digests = file_digests(place)
             if digests:
                 yield run.info.run_id, digest_of_all(digests)
+
+
+def files_in(client: MlflowClient, places: Mapping[str, str]) -> Iterator[tuple[str, dict[str, str]]]:
+    """For each run with a readable place of its own: its id, and by folder below that the digest of its files."""
+    for run_id, place in places.items():
+        with suppress(StoreError, UsageError), files_at(place, store=str(client.tracking_uri)) as folder:
+            yield run_id, folder_digests(file_digests(folder))
 
 
 def places_of(runs: Iterable[MlflowRun]) -> dict[str, str]:

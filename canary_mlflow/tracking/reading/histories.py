@@ -25,9 +25,13 @@ if TYPE_CHECKING:
     from mlflow.entities import Run as MlflowRun
 
 RUN_NOTE_TAG = "canary.note"
+ROLES = ("run", "baseline")
+STEPS_KEY = mlflow_key("step_time")
 PROJECT_TAG = "mlflow.project.entryPoint"
 FRESH_TAG = "canary.baseline_of"
-"""Tag of a run with the role `baseline`: the champion whose code and configuration it repeats."""
+"""Tag of a run with the role `baseline`: the champion whose code and configuration it repeats. Where there is a ledger,
+its rows say that, and the tag is for people."""
+TRAINED_TAG = "canary.completed"  # of a run that recorded a training, to its end or not
 NOT_PROMOTABLE_TAG = "canary.not_promotable"
 """Tag of a run that is no standard for others: why, such as "fault nan_batch" or "a profiler". A version with such a
 run carries the same tag and is never promoted."""
@@ -46,24 +50,57 @@ def read_found(client: MlflowClient, found: Sequence[MlflowRun]) -> tuple[Run, .
     return _read(found, client, None)
 
 
-def session_runs(client: MlflowClient, session_id: str, metrics: Iterable[str] | None = None) -> tuple[Run, ...]:
-    """The runs of a session, oldest first; for a run that is not a session, just that run."""
+def trainings(found: Iterable[MlflowRun]) -> list[MlflowRun]:
+    """Those of these runs that recorded a training, whatever role their tags claim. Tags can be removed; the times of
+    steps cannot."""
+    return [
+        run
+        for run in found
+        if run.data.tags.get("canary.role") in ROLES or TRAINED_TAG in run.data.tags or STEPS_KEY in run.data.metrics
+    ]
+
+
+def by_tags(found: Iterable[MlflowRun]) -> dict[str, str]:
+    """Run id → the champion whose code the run says that it repeats."""
+    tagged = [run for run in found if run.data.tags.get("canary.role") == "baseline"]
+    return {run.info.run_id: run.data.tags.get(FRESH_TAG, "") for run in tagged}
+
+
+def session_runs(
+    client: MlflowClient,
+    session_id: str,
+    metrics: Iterable[str] | None = None,
+    beside: Mapping[str, str] | None = None,
+) -> tuple[Run, ...]:
+    """The runs of a session, oldest first; for a run that is not a session, just that run. `beside`: as for
+    `fresh_runs`; those runs are left out."""
     own = get_run(client, session_id)
-    children = [run for run in children_of(client, own) if run.data.tags.get("canary.role") == "run"]
+    children = trainings(children_of(client, own))
     if not children:
         children = [own] if own.data.tags.get("canary.role") == "run" else []
-    return _read(children, client, metrics)
+    known = by_tags(children) if beside is None else beside
+    return _read([run for run in children if run.info.run_id not in known], client, metrics)
 
 
-def fresh_runs(client: MlflowClient, session_id: str, champion: str) -> tuple[Run, ...]:
-    """The runs of the champion's code that were made beside those of this session, oldest first."""
-    made = [run for run in child_runs(client, session_id) if run.data.tags.get("canary.role") == "baseline"]
-    beside = [run for run in made if run.data.tags.get(FRESH_TAG) == champion]
-    return _read(beside, client, None)
+def fresh_runs(
+    client: MlflowClient, session_id: str, champion: str, beside: Mapping[str, str] | None = None
+) -> tuple[Run, ...]:
+    """The runs of the champion's code that were made beside those of this session, oldest first. `beside`: run id → the
+    champion whose code it repeats, as the ledger says; None, without a ledger, takes the runs' own word."""
+    children = trainings(child_runs(client, session_id))
+    known = by_tags(children) if beside is None else beside
+    return _read([run for run in children if known.get(run.info.run_id) == champion], client, None)
 
 
-def read_version(client: MlflowClient, model: str, version: str, metrics: Iterable[str] | None = None) -> Version:
-    """A model version with the runs that are its evidence: those of its session, or its source run.
+def read_version(
+    client: MlflowClient,
+    model: str,
+    version: str,
+    metrics: Iterable[str] | None = None,
+    beside: Mapping[str, str] | None = None,
+) -> Version:
+    """A model version with the runs that are its evidence: those of its session, or its source run. `beside`: as for
+    `fresh_runs`.
 
     Raises NoSuchModel, NoSuchVersion, StoreError.
     """
@@ -76,7 +113,7 @@ def read_version(client: MlflowClient, model: str, version: str, metrics: Iterab
             raise StoreError(f"version {version} of {model!r}: {one_line(error)}") from error
         raise _missing(client, model, version) from error
     evidence = (found.tags or {}).get("canary.session_id") or found.run_id
-    runs = session_runs(client, evidence, metrics) if evidence else ()
+    runs = session_runs(client, evidence, metrics, beside) if evidence else ()
     return Version(model=model, version=str(found.version), runs=runs)
 
 
