@@ -419,7 +419,8 @@ def swapped_in_place(scene: Scene) -> Any:
     recorded.client.set_tag(run_id, SOURCE_TAG, place)
     record_runs(recorded.client, session, "m")
     recorded.weights(aside, other)
-    version = recorded.client.create_model_version("m", place, run_id=run_id, tags={SESSION_TAG: session}).version
+    tags = {SESSION_TAG: session}
+    version = asked(lambda: recorded.client.create_model_version("m", place, run_id=run_id, tags=tags)).version
     try:
         seal_version(recorded.client, "m", str(version))
     except CanaryError as error:
