@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from canary_mlflow.policies import load_policy
 from gates import Policy, Run, Series, Version, parse_policy, policy_to_dict
+from gates.model.policy import FreshBaseline
 
 STEPS = np.arange(1, 101)
 
@@ -99,6 +101,12 @@ def deep_merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, 
     for key, value in above.items():
         merged[key] = deep_merge(merged[key], value) if isinstance(value, dict) and key in merged else value
     return merged
+
+
+@pytest.fixture(scope="session")
+def asks_fresh(smoke: Policy) -> Policy:
+    """The smoke policy, but it asks for fresh runs of the champion beside the candidate's."""
+    return replace(smoke, looks=replace(smoke.looks, fresh_baseline=FreshBaseline.ALWAYS))
 
 
 @pytest.fixture(scope="session")

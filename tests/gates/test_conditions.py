@@ -60,10 +60,10 @@ def test_a_clock_is_held_to_the_middle_of_those_beside_it(smoke, make_run):
     assert list(invalid_clocks(smoke, [*clocks, slow], ())) == ["r4"]
 
 
-def test_fresh_runs_of_other_work_are_not_compared(smoke, make_run):
+def test_fresh_runs_of_other_work_are_not_compared(asks_fresh, make_run):
     stored, now = (runs_at(make_run, name, (1.0, 1.0, 1.0), (0, 1, 2)) for name in "ab")
     fresh = runs_at(make_run, "f", (1.0, 1.0, 1.0), (0, 1, 2), workload={"algo": "dpo", "max_steps": "99"})
-    verdict = judge(smoke, side(*stored, fresh=fresh), side(*now))
+    verdict = judge(asks_fresh, side(*stored, fresh=fresh), side(*now))
     assert verdict.reason_code is ReasonCode.NOT_COMPARABLE
 
 

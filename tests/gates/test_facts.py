@@ -383,13 +383,13 @@ def test_a_run_that_does_not_repeat_itself_tells_nothing(smoke: Any, side: Any, 
     assert "first.loss.1" not in facts_in(judge(smoke, twice, side("b", loss=9.0)))
 
 
-def test_a_fresh_run_of_the_baseline_stands_for_its_seed(smoke: Any, side: Any, recorded: Any) -> None:
+def test_a_fresh_run_of_the_baseline_stands_for_its_seed(asks_fresh: Any, side: Any, recorded: Any) -> None:
     """Its code beside the candidate's, in seeds that the stored runs lack, and in the environment of today."""
     fresh = tuple(recorded("fresh", seed, loss=7.0 + seed) for seed in (0, 7))
     before = replace(side("a"), fresh=fresh)
-    assert facts_in(judge(smoke, before, side("b", [0, 7], loss=None)))["first.loss.1"].seeds == (0, 7)
+    assert facts_in(judge(asks_fresh, before, side("b", [0, 7], loss=None)))["first.loss.1"].seeds == (0, 7)
     alike = Version(model="m", version="b", runs=tuple(recorded("b", seed, loss=7.0 + seed) for seed in (0, 7)))
-    assert not facts_in(judge(smoke, before, alike))
+    assert not facts_in(judge(asks_fresh, before, alike))
 
 
 @pytest.mark.parametrize(

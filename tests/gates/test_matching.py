@@ -34,19 +34,19 @@ def made(make_run):
     return build
 
 
-def test_fresh_runs_are_runs_of_the_baseline_for_all_but_its_speed(smoke, made):
+def test_fresh_runs_are_runs_of_the_baseline_for_all_but_its_speed(asks_fresh, made):
     stored = made("a", dict.fromkeys(SEEDS, 0.58))
     fresh, today = (made(side, {0: 0.57, 1: 0.58, 2: 0.59}) for side in "fb")
-    verdict = judge(smoke, version(*stored, fresh=fresh), version(*today))
+    verdict = judge(asks_fresh, version(*stored, fresh=fresh), version(*today))
     loss, speed = (check(verdict, name).evidence for name in ("eval_loss", "step_time"))
     assert (loss.baseline_runs, speed.baseline_runs, speed.paired) == (8, 3, True)
     assert not loss.paired, "stored seeds that the candidate has not"
 
 
-def test_stored_and_fresh_runs_of_a_seed_stand_as_their_mean_against_the_candidates(smoke, made):
+def test_stored_and_fresh_runs_of_a_seed_stand_as_their_mean_against_the_candidates(asks_fresh, made):
     rng = np.random.default_rng(3)
     before, beside, now = (dict(zip(SEEDS, 0.58 * np.exp(rng.normal(0, 0.01, 5)), strict=True)) for _ in range(3))
-    verdict = judge(smoke, version(*made("a", before), fresh=made("f", beside)), version(*made("b", now)))
+    verdict = judge(asks_fresh, version(*made("a", before), fresh=made("f", beside)), version(*made("b", now)))
     found = check(verdict, "eval_loss").evidence
     old = np.log([before[s] for s in SEEDS])
     new = np.log([beside[s] for s in SEEDS])
@@ -59,17 +59,17 @@ def test_stored_and_fresh_runs_of_a_seed_stand_as_their_mean_against_the_candida
     assert found.spread == pytest.approx(spread)
 
 
-def test_a_candidate_of_fewer_seeds_passes_by_identity_and_one_other_number_ends_it(smoke, made):
+def test_a_candidate_of_fewer_seeds_passes_by_identity_and_one_other_number_ends_it(asks_fresh, made):
     stored = made("a", dict(zip(SEEDS, (0.5, 0.55, 0.6, 0.65, 0.7), strict=True)))
-    same = check(judge(smoke, version(*stored), version(*made("b", {1: 0.55, 3: 0.65}))), "eval_loss")
+    same = check(judge(asks_fresh, version(*stored), version(*made("b", {1: 0.55, 3: 0.65}))), "eval_loss")
     assert (same.outcome, same.evidence.identical) == (Outcome.PASS, True)
     assert "bit-identical in all 2 seeds" in same.reason
-    other = check(judge(smoke, version(*stored), version(*made("b", {1: 0.55, 3: 0.651}))), "eval_loss")
+    other = check(judge(asks_fresh, version(*stored), version(*made("b", {1: 0.55, 3: 0.651}))), "eval_loss")
     assert not other.evidence.identical
-    stranger = check(judge(smoke, version(*stored), version(*made("b", {1: 0.55, 7: 0.65}))), "eval_loss")
+    stranger = check(judge(asks_fresh, version(*stored), version(*made("b", {1: 0.55, 7: 0.65}))), "eval_loss")
     assert not stranger.evidence.identical
     drifted = made("f", {1: 0.55001, 3: 0.65001})  # the champion's own code gives other numbers today
-    mixed = judge(smoke, version(*stored, fresh=drifted), version(*made("b", {1: 0.55, 3: 0.65})))
+    mixed = judge(asks_fresh, version(*stored, fresh=drifted), version(*made("b", {1: 0.55, 3: 0.65})))
     assert not check(mixed, "eval_loss").evidence.identical
 
 

@@ -273,51 +273,51 @@ def test_nothing_is_made_again_where_no_clock_decides(smoke):
     assert to_run_again(quiet, baseline_runs(), side(timed("b0", 0, 0.3, 1.4))) == {}
 
 
-def test_fresh_runs_beside_the_candidates_take_a_slower_day_out(smoke):
+def test_fresh_runs_beside_the_candidates_take_a_slower_day_out(asks_fresh):
     stored = baseline_runs(5)
     slower = 0.25  # of the whole machine
     today = baseline_runs(4, "b", slower, 1.28)
     beside = [timed(f"f{seed}", seed, slower + 0.003 * np.cos(seed), 1.28) for seed in range(1, 4)]
-    alone = judge(smoke, side(*stored), side(*today))
+    alone = judge(asks_fresh, side(*stored), side(*today))
     assert alone.reason_code is ReasonCode.INVALID_ENVIRONMENT
-    paired = judge(smoke, side(*stored, fresh=beside), side(*today))
+    paired = judge(asks_fresh, side(*stored, fresh=beside), side(*today))
     assert (paired.outcome, paired.reason) == (Outcome.PASS, paired.reason)
     step_time = next(check for check in paired.checks if check.metric == "step_time")
     assert (step_time.evidence.paired, step_time.evidence.baseline_runs) == (True, 3)
     assert set(paired.baseline_runs) == {run.run_id for run in (*stored, *beside)}
     assert any("judged in pairs" in note and "1, 2, 3" in note for note in paired.notes)
     slow_code = [timed(r.run_id, r.seed, slower + 0.3 + 0.004 * np.sin(r.seed), 1.28) for r in today]
-    assert judge(smoke, side(*stored, fresh=beside), side(*slow_code)).outcome is Outcome.BLOCK
+    assert judge(asks_fresh, side(*stored, fresh=beside), side(*slow_code)).outcome is Outcome.BLOCK
 
 
-def test_one_fresh_run_is_no_pair_to_judge_by_and_other_work_no_pair_at_all(smoke):
+def test_one_fresh_run_is_no_pair_to_judge_by_and_other_work_no_pair_at_all(asks_fresh):
     stored, today = baseline_runs(3), baseline_runs(3, "b")
-    one = judge(smoke, side(*stored, fresh=[timed("f1", 1, 0.3, 1.0)]), side(*today))
+    one = judge(asks_fresh, side(*stored, fresh=[timed("f1", 1, 0.3, 1.0)]), side(*today))
     assert next(check.evidence for check in one.checks if check.metric == "step_time").baseline_runs == 3
     other = [replace(timed(f"f{seed}", seed, seed / 100, 1.0), workload={"max_steps": "9"}) for seed in (1, 2)]
-    assert judge(smoke, side(*stored, fresh=other), side(*today)).reason_code is ReasonCode.NOT_COMPARABLE
+    assert judge(asks_fresh, side(*stored, fresh=other), side(*today)).reason_code is ReasonCode.NOT_COMPARABLE
 
 
 @pytest.mark.parametrize("seeds", [(1,), (7, 8, 9)], ids=["one", "of other seeds"])
-def test_fresh_runs_that_make_no_pairs_excuse_no_slower_machine(smoke, seeds):
+def test_fresh_runs_that_make_no_pairs_excuse_no_slower_machine(asks_fresh, seeds):
     today = [timed(f"b{seed}", seed, 0.25 + seed / 1000, 1.28) for seed in range(3)]
     fresh = [timed(f"f{seed}", seed, 0.2505 + seed / 1000, 1.28) for seed in seeds]
-    verdict = judge(smoke, side(*baseline_runs(5), fresh=fresh), side(*today))
+    verdict = judge(asks_fresh, side(*baseline_runs(5), fresh=fresh), side(*today))
     assert (verdict.outcome, verdict.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.INVALID_ENVIRONMENT)
     assert any("fewer than two valid pairs" in note for note in verdict.notes)
 
 
-def test_candidate_runs_without_a_fresh_one_beside_are_named(smoke):
+def test_candidate_runs_without_a_fresh_one_beside_are_named(asks_fresh):
     fresh = [timed(f"f{seed}", seed, 0.001 + seed / 100, 1.0) for seed in (0, 1)]
     today = [*baseline_runs(2, "b"), timed("b2", 2, 0.01, 1.0), timed("b3", 3, 0.015, 1.0), timed("c3", 3, 0.02, 1.0)]
-    notes = judge(smoke, side(*baseline_runs(3), fresh=fresh), side(*today)).notes
+    notes = judge(asks_fresh, side(*baseline_runs(3), fresh=fresh), side(*today)).notes
     assert any("for want of a fresh run beside: run b2, run b3, run c3" in note for note in notes), notes
 
 
-def test_a_contended_stored_run_stays_out_beside_fresh_ones(smoke):
+def test_a_contended_stored_run_stays_out_beside_fresh_ones(asks_fresh):
     stored = [*baseline_runs(5), timed("a0x", 0, 0.3, 1.5)]
     fresh, today = (baseline_runs(3, prefix) for prefix in "fb")
-    verdict = judge(smoke, side(*stored, fresh=fresh), side(*today))
+    verdict = judge(asks_fresh, side(*stored, fresh=fresh), side(*today))
     assert any("contended (baseline run a0x: it" in note for note in verdict.notes)
 
 
@@ -366,3 +366,12 @@ def test_a_run_that_broke_off_is_made_again_as_often_as_the_policy_says(smoke):
 def test_one_good_rerun_is_enough(smoke):
     made = (timed("b2", 2, 0.3, 1.4), timed("b2x", 2, 0.0, 1.0))
     assert to_run_again(smoke, baseline_runs(), side(*baseline_runs(2, "b"), *made)) == {}
+
+
+def test_a_policy_that_never_asks_for_fresh_runs_takes_none(smoke):
+    """A machine as slow today as its fresh runs say: they would excuse the candidate."""
+    slower = [timed(f"f{seed}", seed, 0.5 + seed / 100, 1.0) for seed in range(3)]
+    today = [timed(f"b{seed}", seed, 0.5 + seed / 90, 1.0) for seed in range(3)]
+    verdict = judge(smoke, side(*baseline_runs(3), fresh=slower), side(*today))
+    assert verdict.outcome is Outcome.BLOCK
+    assert not {run.run_id for run in slower} & set(verdict.baseline_runs)
