@@ -196,6 +196,16 @@ def test_an_ordered_run_of_other_code_is_not_the_champions(guarded: Any, tmp_pat
     )
 
 
+def test_a_run_that_was_ordered_is_missed(guarded: Any, tmp_path: Path) -> None:
+    """One that speaks for the champion, moved away before a row names it."""
+    version, beside = with_ordered(guarded)
+    session = session_of(guarded, version)
+    last = guarded.fresh(session, 3)
+    guarded.client.set_tag(last, PARENT_TAG, other_session(guarded))
+    done = run(guarded, "gate", guarded.model, version, "--policy", asking_for_fresh(tmp_path))
+    assert (done.exit_code, f"run {last}: it moved into or out of session {session}" in done.stderr) == (2, True)
+
+
 def test_an_order_comes_before_its_run(guarded: Any) -> None:
     session = guarded.session(slower=3.0)
     made = guarded.run(session, 3, slower=3.0, tags={}, nan_at=None, without=())

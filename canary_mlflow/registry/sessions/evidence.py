@@ -82,7 +82,7 @@ def read_otherwise(session_id: str, known: Mapping[str, Named], beside: Mapping[
     read."""
     parts = [({run_id for run_id, one in known.items() if one.role == "run"}, read.runs)]
     if read.champion is not None:
-        made = {run_id for run_id in known if beside.get(run_id) == read.champion}
+        made = {run_id for run_id, champion in beside.items() if champion == read.champion}
         parts.append((made, read.fresh))
     for expected, found in parts:
         for run_id in sorted(expected ^ {run.run_id for run in found}):
