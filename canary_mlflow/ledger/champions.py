@@ -57,6 +57,9 @@ def line(row: Row, *, place: bool = False) -> str:
     if row.kind == Kind.SESSION:
         runs = facts.get("runs")
         what = f"session {row.alias}" + (f", {counted(len(runs), 'run')}" if isinstance(runs, dict) else "")
+        what += "".join(
+            f", run {run_id} of version {number}'s code" for run_id, number in facts.get("ordered", {}).items()
+        )
         return f"{row.seq:>5}  {when}  {row.kind:<9} {row.word:<12} {name} {what}, by {facts.get('actor', '')}"
     about = f"{name} version {row.version}" if row.version else name or "the ledger"
     if row.kind == Kind.PRUNE and not row.version:
