@@ -15,6 +15,7 @@ NAMES = (
     ("mlflow.store.model_registry.dbmodels.models", "SqlRegisteredModel"),
     ("mlflow.store.model_registry.dbmodels.models", "SqlRegisteredModelAlias"),
     ("mlflow.store.model_registry.sqlalchemy_store", "SqlAlchemyStore._get_active_workspace"),
+    ("mlflow.store.model_registry.sqlalchemy_store", "SqlAlchemyStore._get_or_create_engine"),
     ("mlflow.store.model_registry.sqlalchemy_store", "SqlAlchemyStore._get_query"),
     ("mlflow.store.model_registry.sqlalchemy_store", "SqlAlchemyStore._get_registered_model"),
     ("mlflow.store.model_registry.sqlalchemy_store", "SqlAlchemyStore._get_sql_model_version"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -17,7 +19,11 @@ from canary_mlflow.errors import (
     UsageError,
     one_line,
 )
+from canary_mlflow.ledger.uris import plain_uri
+from canary_mlflow.registry.guard.server_files import DESTINATION
+from canary_mlflow.registry.plugin import SERVER_BACKEND, SERVER_REGISTRY
 from canary_mlflow.shown import visible
+from canary_mlflow.tracking.stores.places import sqlite_file, without_password
 
 if TYPE_CHECKING:
     from flask import Response
@@ -25,7 +31,7 @@ if TYPE_CHECKING:
 STATUS = ((NoSuchModel, 404), (NoSuchVersion, 404), (NoSuchRun, 404), (UsageError, 400), (Refused, 403),
           (BaselineMoved, 409))  # fmt: skip
 UNAVAILABLE = 503
-
+DATABASE = re.compile(r"\b(?:canary[+:])?(?:sqlite|postgresql)(?:\+\w+)?:///?[^\s'\";]+")
 
 log = logging.getLogger(__name__)
 
@@ -49,11 +55,21 @@ def answered(view: Callable[[], Any]) -> Callable[[], Response]:
             if code >= 500:
                 log.error("canary: %s", one_line(error))
                 code, said = UNAVAILABLE, "the registry's database did not answer; expected it to; try again"
-        response = jsonify({"error": NAMES.get(code, "UNAVAILABLE"), "message": visible(" ".join(said.split()))})
+        response = jsonify({"error": NAMES.get(code, "UNAVAILABLE"), "message": visible(public(said))})
         response.status_code = code
         return response
 
     return answer
+
+
+def public(said: str) -> str:
+    """A sentence in one line, without the addresses of the server's database and files: where these are, and the
+    account's name there, is nobody's business who only asks."""
+    for name, instead in ((SERVER_BACKEND, "this server"), (SERVER_REGISTRY, "this server"), (DESTINATION, "…")):
+        uri = plain_uri(os.environ.get(name, ""))
+        for spelled in filter(None, (uri, without_password(uri), str(sqlite_file(uri) or ""))):
+            said = said.replace(spelled, instead)
+    return DATABASE.sub("this server", " ".join(said.split()))
 
 
 NAMES = {

@@ -130,6 +130,23 @@ def test_a_tier_opens_no_file_of_the_server(site: Site) -> None:
         assert str(site.folder) not in refused.message
 
 
+def test_where_the_database_is_is_told_to_nobody(site: Site) -> None:
+    """Not even that a session, a run or a version is not in it."""
+    asked: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("sessions", {"model": "m", "session": "0" * 32, "word": "begun"}),
+        ("verdicts", {"model": "m", "version": "99"}),
+        ("seals", {"model": "m", "version": "99"}),
+        ("seals", {"model": "m", "version": "1"}),
+    )
+    for route, body in asked:
+        refused = site.refusal("editor", "POST", route, body)
+        assert 400 <= refused.status < 500
+        for private in (site.database, str(site.folder), "sqlite"):
+            assert private not in refused.message, route
+    missing = site.refusal("editor", "POST", *asked[0])
+    assert (missing.status, f"run '{'0' * 32}': not in this server; expected the id" in missing.message) == (404, True)
+
+
 def test_policies_are_the_administrators(site: Site) -> None:
     house = {**content_of("smoke"), "name": "house"}
     body = {"pattern": "other-*", "policy": "house", "content": house, "reason": "for the test"}

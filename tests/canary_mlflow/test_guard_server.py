@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from canary_mlflow.errors import UsageError
 from canary_mlflow.ledger.rows import flat
 from canary_mlflow.registry.guard_client import guard_of
+from canary_mlflow.server.answers import public
 from canary_mlflow.server.requests import Query, Shape, parse, query
 from canary_mlflow.server.routes import ROUTES, add_routes, path
 
@@ -320,3 +321,21 @@ def test_artifacts_of_a_server_are_where_it_keeps_them(monkeypatch: pytest.Monke
     assert behind_server("mlflow-artifacts:/1/x/artifacts/model") == f"{tmp_path}/1/x/artifacts/model"
     assert behind_server("mlflow-artifacts:/../../etc") == "mlflow-artifacts:/../../etc"
     assert behind_server("s3://bucket/x") == "s3://bucket/x"
+
+
+def test_an_answer_names_no_place_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever an error of a library says."""
+    backend = "postgresql+psycopg://ann:p#a/s@db.internal:5432/mlflow?sslmode=require"
+    monkeypatch.setenv("_MLFLOW_SERVER_FILE_STORE", backend)
+    monkeypatch.setenv("_MLFLOW_SERVER_REGISTRY_STORE", "canary+sqlite:////srv/registry.db")
+    monkeypatch.setenv("_MLFLOW_SERVER_ARTIFACT_DESTINATION", "/srv/artifacts")
+    for said, shown in (
+        (f"run 'x': not in {backend}; expected", "run 'x': not in this server; expected"),
+        ("run 'x': not in postgresql+psycopg://ann:***@db.internal:5432/mlflow?sslmode=require; expected",
+         "run 'x': not in this server; expected"),
+        ("cannot open '/srv/registry.db'", "cannot open 'this server'"),
+        ("no such file:\n'/srv/artifacts/1/x'", "no such file: '…/1/x'"),
+        ("in 'postgresql://bob:pw@other/y'", "in 'this server'"),
+        ("version 3: s3://bucket/weights, of a mysql", "version 3: s3://bucket/weights, of a mysql"),
+    ):  # fmt: skip
+        assert public(said) == shown

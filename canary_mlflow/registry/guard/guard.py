@@ -57,11 +57,23 @@ class Guard(AbstractStore):  # type: ignore[misc]
         if not there:
             install.install(self.engine)
         self.has_triggers = not missing
+        self.read_settings()
         with self.engine.connect() as connection:
-            self.guarded_aliases, _ = install.settings(connection)
             self.names_with_rows = set(table.names_with_rows(connection))
 
+    @classmethod
+    def _get_or_create_engine(cls, db_uri: str) -> sa.Engine:
+        """MLflow's engine of this database, which its own stores in this process share, with our listener."""
+        engine: sa.Engine = super()._get_or_create_engine(db_uri).execution_options()
+        sa.event.listen(engine, "handle_error", refusals.by_trigger)
+        return engine
+
     # What is guarded
+
+    def read_settings(self) -> None:
+        """Learn which aliases are guarded: at first, and when a trigger refuses what `canary db install` has added."""
+        with self.engine.connect() as connection:
+            self.guarded_aliases, _ = install.settings(connection)
 
     @property
     def operators(self) -> tuple[str, ...]:

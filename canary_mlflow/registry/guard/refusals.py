@@ -5,8 +5,11 @@ Only error codes that MLflow answers with 403 or 409: on 5xx its clients retry f
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import Any
+
+SAID = re.compile(r"canary guard: ([^\n]*)")
 
 
 def forbidden(text: str) -> Any:
@@ -15,6 +18,14 @@ def forbidden(text: str) -> Any:
     from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
 
     return MlflowException(f"canary guard: {text}", error_code=PERMISSION_DENIED)
+
+
+def by_trigger(context: Any) -> None:
+    """A listener of SQLAlchemy's `handle_error`: raise a trigger's refusal as the guard's own, whatever statement of
+    whatever method met it. MLflow would answer 400, or that the name exists already, with the statement and its
+    parameters."""
+    if said := SAID.search(str(context.original_exception)):
+        raise forbidden(said[1]) from context.original_exception
 
 
 def conflict(text: str) -> Any:

@@ -34,6 +34,7 @@ class GuardedMethods(Guard):
             try:
                 return super().set_registered_model_alias(name, alias, version)
             except MlflowException:
+                self.read_settings()
                 if not self.guards(str(name), str(alias)):
                     raise
         if alias != plain_alias(alias):
