@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 from tiny_weights import CUT_OFF, NAN, safetensors
 
+from canary_mlflow.errors import UsageError
 from canary_mlflow.registry.guard import weights
 from canary_mlflow.registry.guard.binding import file_digests
 from canary_mlflow.registry.guard.weights import fault_of
@@ -113,3 +115,63 @@ def test_every_shard_that_an_index_names_is_there(tmp_path: Path) -> None:
     assert fault_of(tmp_path) == ""
     index.write_text("[]")
     assert fault_of(tmp_path) == "model.safetensors.index.json: it is not an index of weights"
+
+
+def header(text: bytes, body: int = 0) -> bytes:
+    return len(text).to_bytes(8, "little") + text + bytes(body)
+
+
+def many(tensors: int) -> bytes:
+    """A sound file of as many tensors of no numbers as fit: only one has any."""
+    empty = (f'"{number:x}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}' for number in range(tensors - 1))
+    return header(f'{{{",".join(empty)},"w":{{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}}}'.encode(), 1)
+
+
+def test_a_large_header_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "m.safetensors").write_bytes(content := many(20_000))
+    length = int.from_bytes(content[:8], "little")
+    with monkeypatch.context() as patch:
+        patch.setattr(weights.json, "loads", lambda *_, **__: pytest.fail("it was read"))
+        said = fault_of(tmp_path)
+    assert said == f"m.safetensors: its header has {length:,} bytes, more than the 1,000,000 of CANARY_HEADER_LIMIT"
+    monkeypatch.setenv("CANARY_HEADER_LIMIT", str(length - 1))
+    assert f"more than the {length - 1:,}" in fault_of(tmp_path)
+    monkeypatch.setenv("CANARY_HEADER_LIMIT", str(length))
+    assert fault_of(tmp_path) == ""
+    for wrong in ("1 MB", "-1", "٣"):
+        monkeypatch.setenv("CANARY_HEADER_LIMIT", wrong)
+        with pytest.raises(UsageError, match=r"CANARY_HEADER_LIMIT: found .*; expected a number of bytes"):
+            fault_of(tmp_path)
+
+
+def test_shards_of_the_largest_models_have_headers_below_the_limit(tmp_path: Path) -> None:
+    """As DeepSeek-V3's 163 shards name their tensors: 91,991 in all, weights and their scales."""
+    names = [
+        f"model.layers.{layer}.mlp.experts.{expert}.{one}_proj.{kind}"
+        for layer in (59, 60) for expert in range(192) for one in ("gate", "up", "down")
+        for kind in ("weight", "weight_scale_inv")
+    ]  # fmt: skip
+    (tmp_path / "model-00160-of-00163.safetensors").write_bytes(
+        safetensors(**{name: np.zeros(2, np.float32) for name in names})
+    )
+    assert fault_of(tmp_path) == ""
+
+
+def test_tensors_are_counted_over_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "MOST_TENSORS", 25)
+    for name in "abc":
+        (tmp_path / f"{name}.safetensors").write_bytes(many(10))
+    assert fault_of(tmp_path) == "c.safetensors: with its 10 tensors, the version has more than 25"
+    (tmp_path / "c.safetensors").unlink()
+    index = {"weight_map": {str(number): "a.safetensors" for number in range(27)}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert fault_of(tmp_path) == "model.safetensors.index.json: it names more than 25 tensors"
+
+
+@pytest.mark.parametrize("shape", ["9," * 400_000 + "9", ",".join(["9" * 4300] * 60)], ids=["sides", "digits"])
+def test_a_shape_that_would_take_long_to_multiply_is_none(tmp_path: Path, shape: str) -> None:
+    text = f'{{"w":{{"dtype":"U8","shape":[{shape}],"data_offsets":[0,1]}}}}'.encode()
+    (tmp_path / "m.safetensors").write_bytes(header(text, 1))
+    began = time.process_time()
+    assert fault_of(tmp_path) == "m.safetensors: its header is not a safetensors header"
+    assert time.process_time() - began < 1

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from canary_mlflow.files.documents import read_json
-from canary_mlflow.files.source import open_regular
+from canary_mlflow.errors import UsageError
+from canary_mlflow.files.documents import parse_json
+from canary_mlflow.files.source import open_regular, read_bytes
 
 LENGTH = 8  # bytes at a file's start that hold the length of its header
 CHUNK = 1 << 24  # bytes of a tensor read at once
-HEADER_LIMIT = 100_000_000  # bytes; the format's own
+HEADER_LIMIT = 1_000_000  # bytes; 130 a tensor: shards of the largest models have up to 300 kB
+HEADER_SETTING = "CANARY_HEADER_LIMIT"  # for larger ones: an adapter of every expert, saved in one file, has 5 MB
+FORMAT_LIMIT = 100_000_000  # bytes of a header; the format's own
+INDEX_LIMIT = 32_000_000  # bytes; that of a model of a trillion parameters has half of it
+MOST_TENSORS = 500_000  # in all files of a version: each costs 13 µs, however small it is
+MOST_SIDES = 64  # of a tensor, as in torch; a product of 500,000 sides takes 9 s
 INDEX = ".safetensors.index.json"
 # Type → its width in bytes.
 WIDTHS = {
@@ -61,27 +68,33 @@ def fault_of(place: Path, checked: dict[str, str] | None = None) -> str:
     files = sorted(place.rglob("*.safetensors")) if place.is_dir() else [place][: place.is_file()]
     if not files:
         return f"no *.safetensors among its {sum(found.is_file() for found in place.rglob('*'))} files"
+    left = MOST_TENSORS
     for file in files:
         name = file.relative_to(place).as_posix() if place.is_dir() else file.name
         try:
-            found = check(file)
+            found, number = check(file, left)
         except Unfit as what:
             return f"{name}: {what}"
         except OSError as error:
             return f"{name}: {error.strerror}"
         if checked is not None:
             checked[file.relative_to(place).as_posix()] = found
+        left -= number
     return missing_shard(place)
 
 
-def check(file: Path) -> str:
-    """Read a whole file from beginning to end, and return the sha256 of what was read. Raises Unfit."""
+def check(file: Path, most: int) -> tuple[str, int]:
+    """Read a whole file from beginning to end, and return the sha256 of what was read, and how many tensors it has.
+    Raises Unfit, also for more than `most`."""
     with open_regular(file) as stream:
         read = Hashed(stream)
-        for tensor in tensors(read, file.stat().st_size):  # in byte order, without gaps
+        there = tensors(read, file.stat().st_size)  # in byte order, without gaps
+        if len(there) > most:
+            raise Unfit(f"with its {len(there):,} tensors, the version has more than {MOST_TENSORS:,}")
+        for tensor in there:
             if not is_finite(read, tensor):
                 raise Unfit(f"tensor {tensor.name} holds a NaN or an infinity")
-        return read.found.hexdigest()
+        return read.found.hexdigest(), len(there)
 
 
 class Hashed:
@@ -103,8 +116,10 @@ class Hashed:
 def tensors(stream: Any, size: int) -> list[Tensor]:
     """The tensors that the header of a file names, which must fill the file. Raises Unfit."""
     length = int.from_bytes(stream.read(LENGTH), "little")
-    if size < LENGTH or length > min(size - 8, HEADER_LIMIT):
+    if size < LENGTH or length > size - LENGTH:
         raise Unfit("its header is cut off")
+    if length > (limit := header_limit()):
+        raise Unfit(f"its header has {length:,} bytes, more than the {limit:,} of {HEADER_SETTING}")
     try:
         header = json.loads(stream.read(length), object_pairs_hook=unique)
         found = [
@@ -130,6 +145,15 @@ def tensors(stream: Any, size: int) -> list[Tensor]:
     return found
 
 
+def header_limit() -> int:
+    """How many bytes of a header are read: HEADER_SETTING's, set where versions are sealed and judged. Raises
+    UsageError."""
+    given = os.environ.get(HEADER_SETTING) or str(HEADER_LIMIT)
+    if not (given.isascii() and given.isdigit()):
+        raise UsageError(f"{HEADER_SETTING}: found {given[:20]!r}; expected a number of bytes, such as {HEADER_LIMIT}")
+    return min(int(given), FORMAT_LIMIT)
+
+
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A header's JSON object. Raises ValueError for a duplicate key: readers differ in which one they take."""
     if len(found := dict(pairs)) < len(pairs):
@@ -139,8 +163,8 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def elements(shape: list[int]) -> int:
     """How many numbers a tensor of that shape has. Raises ValueError for an invalid shape."""
-    if not all(type(side) is int and side >= 0 for side in shape):
-        raise ValueError(f"a shape of {shape}")
+    if len(shape) > MOST_SIDES or not all(type(side) is int and 0 <= side < 2**63 for side in shape):
+        raise ValueError("no shape")
     return math.prod(shape)
 
 
@@ -167,7 +191,10 @@ def missing_shard(place: Path) -> str:
     for index in sorted(place.rglob(f"*{INDEX}")):
         name = index.relative_to(place).as_posix()
         try:
-            named = set(read_json(index, HEADER_LIMIT)["weight_map"].values())
+            content = read_bytes(index, INDEX_LIMIT)
+            if content.count(b",") > MOST_TENSORS:
+                return f"{name}: it names more than {MOST_TENSORS:,} tensors"
+            named = set(parse_json(content.decode("utf-8-sig"))["weight_map"].values())
         except (ValueError, TypeError, KeyError, AttributeError):
             return f"{name}: it is not an index of weights"
         for shard in sorted(map(str, named)):
