@@ -23,7 +23,7 @@ from gates.model.fields import (
 )
 from gates.model.metrics import METRICS, RECORDINGS, USUAL, Metric
 from gates.model.paradigm import Paradigm
-from gates.model.policy import KnownPrior, KnownPriors, Overlay, Policy
+from gates.model.policy import CodeInFiles, KnownPrior, KnownPriors, Overlay, Policy
 from gates.model.rules import MetricRule, Role, Scale, Worse
 from gates.model.summaries import SUMMARIES
 
@@ -116,13 +116,14 @@ def check_rule(path: str, rule: MetricRule) -> None:
 
 
 def parse_policy(body: Mapping[str, Any]) -> Policy:
-    """Read a policy. Every key but `priors` is required: defaults live in the shipped policy files, not in code.
+    """Read a policy. Every key is required, but for `priors` and what policies of earlier rows lack: defaults live in
+    the shipped policy files, not in code.
 
     Raises PolicyError with one line: the key, the value found, the valid ones.
     """
     found = fields(
         "policy",
-        {"priors": {}, **mapping("policy", body)},
+        {"priors": {}, "code_in_files": CodeInFiles.NOTE, **mapping("policy", body)},
         {**readers(Policy), "rules": mapping, "overlays": mapping, "priors": mapping},
     )
     given = mapping("overlays", found["overlays"]).items()

@@ -99,7 +99,8 @@ def held_back(decision: Decision) -> str:
     if hold := decision.hold(HeldBy.SHORT):
         again = f"{longer(decision, 'train longer')}, or choose it all the same: {bless_command(decision)}"
         return f"{stays} Version {number} is not promoted: {hold.reason}. {again}"
-    if not decision.holds or not (decision.good or short):
+    code = None if decision.verdict.outcome is Outcome.BLOCK else decision.hold(HeldBy.CODE)
+    if not decision.holds or not (decision.good or short or code):
         return ""
     held = f"{stays} Version {number} is not promoted: {decision.holds[0].reason}."
     if decision.hold(HeldBy.OLDER):

@@ -34,6 +34,7 @@ class HeldBy(StrEnum):
     OLDER = "older"  # older than the champion, and nobody asked to promote it
     ASKED = "asked"  # only a verdict was asked for
     RUNS = "too-few-runs"  # fewer than a champion must have
+    CODE = "code-in-files"  # what loading it can run, where the policy refuses that
     SHORT = "too-short"  # a first one whose runs no later ones could be judged against
 
 
@@ -123,7 +124,7 @@ class Decision:
 
 def barred(holds: tuple[Hold, ...]) -> bool:
     """Whether these holds bar promotion until there is another verdict."""
-    return any(hold.by in (HeldBy.LOAD, HeldBy.RUNS, HeldBy.SHORT) for hold in holds)
+    return any(hold.by in (HeldBy.LOAD, HeldBy.RUNS, HeldBy.SHORT, HeldBy.CODE) for hold in holds)
 
 
 def decision_to_dict(decision: Decision) -> dict[str, Any]:

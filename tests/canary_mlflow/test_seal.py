@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from mlflow.exceptions import MlflowException
 from tiny_weights import CUT_OFF, NAN, safetensors
 
 from canary_mlflow.cli import canary
@@ -185,3 +186,89 @@ def test_without_a_ledger_the_tags_hold_the_seal(recorded: Any, monkeypatch: pyt
     swap(files_of(recorded, version))
     said = refusal(run(recorded, "gate", recorded.model, version))
     assert "its files changed since it was sealed" in said
+
+
+# What loading its files can run, and what is left of the champion's.
+
+
+def sealed_with(it: Any, **files: bytes) -> str:
+    """A version with these files beside its weights; `__` in a name stands for a dot."""
+    session = it.session()
+    run_id = it.children(session)[0]
+    it.weights(run_id)
+    for name, content in files.items():
+        it.weights(run_id, content, name.replace("__", "."))
+    return str(register_version(it.client, it.model, session, run_id))
+
+
+TRAINERS = {"training_args__bin": b"\x80\x02.", "optimizer__pt": b"PK", "rng_state_0__pth": b"PK"}
+CODE: dict[str, tuple[dict[str, bytes], str]] = {
+    "a pickle of weights": ({"pytorch_model__bin": b"PK"}, "pytorch_model.bin (pickle)"),
+    "a pickle that MLflow loads": ({"python_model__PKL": b"\x80\x04."}, "python_model.PKL (pickle)"),
+    "auto_map": ({"config__json": b'{"auto_map": {"AutoModel": "them/evil--m.M"}}'}, "config.json (auto_map)"),
+    "a tokenizer's": ({"tokenizer_config__json": b'{"auto_map": ["t.T", null]}'}, "tokenizer_config.json (auto_map)"),
+    "a module": ({"modeling_x__py": b"import os", "optimizer__py": b""}, "modeling_x.py, optimizer.py"),
+    "a configuration that is none": ({"config__json": b"{"}, "config.json (cannot be read)"),
+}
+
+
+@pytest.mark.parametrize("what", CODE)
+def test_code_beside_sound_weights_is_named_and_refused_where_the_policy_says_so(
+    guarded: Any, what: str, tmp_path: Path
+) -> None:
+    files, said = CODE[what]
+    version = sealed_with(guarded, **files)
+    own = tmp_path / "careful.yaml"
+    own.write_text("base: smoke\nname: careful\ncode_in_files: refuse\n")
+    held = run(guarded, "gate", guarded.model, version, "--policy", str(own))
+    assert (held.exit_code, guarded.champion()) == (0, "1"), held.output
+    words = " ".join(held.output.split())
+    assert f"Version {version} is not promoted: its policy refuses files that can run code when they are" in words
+    assert f"loading its files can run code: {said}" in words
+    with pytest.raises(MlflowException, match="its verdict is PASS, and it is not promoted: its policy refuses files"):
+        guarded.client.set_registered_model_alias(guarded.model, "champion", version)
+    done = run(guarded, "gate", guarded.model, version)
+    assert (done.exit_code, guarded.champion()) == (0, version), done.output
+    assert f"loading its files can run code: {said}" in " ".join(done.output.split())
+    assert f"loading its files can run code: {said}" in " ".join(guarded.description(version).split())
+
+
+def test_a_first_version_with_code_stays_out_where_the_policy_says_so(recorded: Any, tmp_path: Path) -> None:
+    version = sealed_with(recorded, modeling_x__py=b"")
+    own = tmp_path / "careful.yaml"
+    own.write_text("base: smoke\nname: careful\ncode_in_files: refuse\n")
+    held = run(recorded, "gate", recorded.model, version, "--policy", str(own))
+    assert (held.exit_code, recorded.champion()) == (3, None), held.output
+    assert "Version 1 is not promoted: its policy refuses files that can run code" in " ".join(held.output.split())
+
+
+def test_what_only_a_resumed_training_reads_is_named_and_never_refused(guarded: Any, tmp_path: Path) -> None:
+    version = sealed_with(guarded, **TRAINERS, config__json=b'{"auto_map": {}, "vocab_size": 3}')
+    own = tmp_path / "careful.yaml"
+    own.write_text("base: smoke\nname: careful\ncode_in_files: refuse\n")
+    done = run(guarded, "gate", guarded.model, version, "--policy", str(own))
+    assert (done.exit_code, guarded.champion()) == (0, version), done.output
+    words = " ".join(done.output.split())
+    assert "only a resumed training reads: optimizer.pt (pickle), rng_state_0.pth (pickle), training_args.bin" in words
+    assert "can run code" not in words
+
+
+def test_a_version_of_weights_alone_has_no_word_on_code_or_the_champion(guarded: Any) -> None:
+    done = run(guarded, "gate", guarded.model, sealed_with(guarded, config__json=b'{"vocab_size": 3}'))
+    assert done.exit_code == 0, done.output
+    for word in ("run code", "resumed training", "the champion's files"):
+        assert word not in done.output
+
+
+def test_a_champion_whose_files_are_gone_is_noted(guarded: Any) -> None:
+    """Its verdict needs none of them, but nobody can load it, or roll back to it."""
+    for file in files_of(guarded, "1").rglob("*.safetensors"):
+        file.unlink()
+    done = run(guarded, "gate", guarded.model, guarded.version(slower=2.0))
+    assert done.exit_code == 1, done.output
+    words = " ".join(done.output.split())
+    assert (
+        "the champion's files, version 1: all gone (model.safetensors); the verdict compares runs and stands" in words
+    )
+    assert f"see canary verify-weights models:/{guarded.model}/1" in words
+    assert run(guarded, "verify-weights", f"models:/{guarded.model}/1").exit_code == 1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import UsageError
@@ -15,6 +15,7 @@ from canary_mlflow.ledger.rows import Kind, Row, faults
 from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.guard import weights as weight_files
 from canary_mlflow.registry.guard.binding import Binding, digest_of_all, file_digests, files_at
+from canary_mlflow.registry.guard.loading_code import code_in
 from canary_mlflow.registry.guard.origin import is_within
 from canary_mlflow.registry.guard_client import guard_of, record, software
 from canary_mlflow.registry.judging.records import session_of
@@ -35,10 +36,12 @@ REGISTER = "register the weights as a new version (canary register SESSION MODEL
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """A version's files as they are now. `fault`: what keeps their weights from being loaded, in words, or ""."""
+    """A version's files as they are now. `fault`: what keeps their weights from being loaded, in words, or "".
+    `code`: what loading them, or resuming from them, can run."""
 
     digests: Mapping[str, str]
     fault: str
+    code: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def artifact(self) -> str:
@@ -190,6 +193,7 @@ def order_of(
             "weights": str(weights),
             "files": dict(files.digests),
             "fault": files.fault,
+            "code": dict(files.code),
             "evaluation": None if evaluation is None else dict(evaluation),
             "session": session_of(found),
             "run": found.run_id,
@@ -257,8 +261,10 @@ def read_files(client: MlflowClient, found: ModelVersion) -> Files:
         checked: dict[str, str] = {}
         fault = weight_files.fault_of(place, checked)
         digests = file_digests(place, checked)
+        code = code_in(place, digests)
     late = sorted(name for name in digests if weight_files.is_weights(name) and name not in checked)
-    return Files(digests=digests, fault=fault or (f"{late[0]}: it came while others were read" if late else ""))
+    fault = fault or (f"{late[0]}: it came while others were read" if late else "")
+    return Files(digests=digests, fault=fault, code=code)
 
 
 def changed_files(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

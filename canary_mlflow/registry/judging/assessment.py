@@ -14,6 +14,7 @@ from canary_mlflow.registry.guard.seal import EVIDENCE_ONLY, require_seal
 from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.judging.anchor import against_anchor, read_anchor
 from canary_mlflow.registry.judging.eligibility import could_begin, holds_of, only_looked_at
+from canary_mlflow.registry.judging.file_notes import champion_note, code_notes
 from canary_mlflow.registry.judging.records import session_of
 from canary_mlflow.registry.judging.sides import at_look, read_sides
 from canary_mlflow.registry.judging.track_record import track_record
@@ -166,7 +167,10 @@ def judge_case(client: MlflowClient, case: Case, options: Options) -> tuple[Verd
 def decision_on(client: MlflowClient, case: Case, verdict: Verdict, options: Options) -> Decision:
     """What should follow from the verdict, and everything that reports show of it."""
     found = case.found
-    holds = holds_of(case.policy, found, case.baseline, case.candidate, verdict, options.promote)
+    code, notes = code_notes(case.past.rows, found)
+    gone = champion_note(client, case.past.rows, str(found.name), case.before)
+    verdict = replace(verdict, notes=(*verdict.notes, *notes, *([gone] if gone else [])))
+    holds = holds_of(case.policy, found, case.baseline, case.candidate, verdict, options.promote, code)
     if evidence_only := is_evidence_only(found):
         verdict = replace(verdict, notes=(*verdict.notes, EVIDENCE_ONLY))
     return Decision(

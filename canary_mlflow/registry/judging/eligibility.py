@@ -9,7 +9,7 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.reports.decision import HeldBy, Hold
 from canary_mlflow.tracking.reading.histories import NOT_PROMOTABLE_TAG
 from gates.metric_checks import too_short
-from gates.model.policy import Bootstrap, Policy
+from gates.model.policy import Bootstrap, CodeInFiles, Policy
 from gates.model.records import Run, Version
 from gates.model.sides import candidate_side, planned
 from gates.model.verdict import Outcome, ReasonCode, Verdict
@@ -29,13 +29,15 @@ def could_begin(policy: Policy, verdict: Verdict) -> bool:
 
 def holds_of(
     policy: Policy, found: ModelVersion, baseline: Version | None, candidate: Version, verdict: Verdict,
-    promote: bool | None,
+    promote: bool | None, code: bool = False,
 ) -> tuple[Hold, ...]:  # fmt: skip
     """Everything that holds the version back. `promote`: True also over a newer champion, False not at all, None only
-    over an older one."""
+    over an older one. `code`: loading its files can run some."""
     holds = []
     if load := load_of(found, candidate.runs):
         holds.append(Hold(by=HeldBy.LOAD, reason=f"{MADE_WITH}{load}"))
+    if code and policy.code_in_files is CodeInFiles.REFUSE:
+        holds.append(Hold(by=HeldBy.CODE, reason="its policy refuses files that can run code when they are loaded"))
     champion = baseline.version if baseline else None
     if promote is None and champion is not None and int(found.version) < int(champion):
         holds.append(Hold(by=HeldBy.OLDER, reason=f"version {champion}, the champion, is newer"))
