@@ -198,7 +198,7 @@ def test_an_ordered_run_of_other_code_is_not_the_champions(guarded: Any, tmp_pat
 
 def test_a_run_that_was_ordered_is_missed(guarded: Any, tmp_path: Path) -> None:
     """One that speaks for the champion, moved away before a row names it."""
-    version, beside = with_ordered(guarded)
+    version, _ = with_ordered(guarded)
     session = session_of(guarded, version)
     last = guarded.fresh(session, 3)
     guarded.client.set_tag(last, PARENT_TAG, other_session(guarded))
