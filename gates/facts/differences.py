@@ -69,13 +69,13 @@ def differences(
 
 
 def recipe(runs: Sequence[Run]) -> dict[str, dict[str, list[str]]]:
-    """What these runs recorded about how they were made, by group, without the hardware, and without the facts, which
-    follow from the rest. Equal recipes mean the same code, as far as the records tell."""
+    """What these runs recorded about how they were made, by group, without the hardware, without the facts, which
+    follow from the rest, and without the code. Equal recipes at one commit mean the same code but for edits."""
     found = recorded(runs)
     return {
         group: {key: list(values) for key, values in found[group].items()}
         for group in GROUPS
-        if group not in (HARDWARE, FACTS)
+        if group not in (HARDWARE, FACTS, CODE)
     }
 
 

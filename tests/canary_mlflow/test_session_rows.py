@@ -470,9 +470,8 @@ def test_a_third_try_is_called_so_and_has_less_to_spend(guarded: Any) -> None:
     assert "third try of this code" in guarded.description(found["version"])
 
 
-def test_sessions_of_somebody_else_for_another_model_are_no_tries(
-    guarded: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sessions_for_another_model_are_no_tries(guarded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither somebody else's, who could spend the model's level with them, nor one's own: they try another model."""
     gated(guarded, guarded.version(slower=2.0))
     other, own = (guarded.session(runs=1) for _ in range(2))
     with monkeypatch.context() as patch:
@@ -480,9 +479,40 @@ def test_sessions_of_somebody_else_for_another_model_are_no_tries(
         record_runs(guarded.client, other, f"{guarded.model}-other")
     record_runs(guarded.client, own, f"{guarded.model}-scratch")
     found = gated(guarded, guarded.version())["verdict"]
-    assert found["attempt"] == 3
-    assert own[:8] in found["notes"][0]
-    assert other[:8] not in found["notes"][0]
+    assert found["attempt"] == 2
+    assert not [session for session in (other, own) if session[:8] in found["notes"][0]]
+
+
+CODE = "canary.env.git_commit"
+EDITED = {CODE: "a" * 40, "canary.env.git_dirty": "true"}
+CODES = {
+    "no git": ({}, {}, 2),
+    "an edited script outside of git": ({"canary.env.script": "train.py 1"}, {"canary.env.script": "train.py 2"}, 2),
+    "an edit": ({CODE: "a" * 40, "canary.env.git_dirty": "false"}, {**EDITED, "canary.env.git_diff": "1"}, 2),
+    "another edit": ({**EDITED, "canary.env.git_diff": "1"}, {**EDITED, "canary.env.git_diff": "2"}, 2),
+    "git is gone": ({CODE: "a" * 40}, {CODE: "unknown", "canary.env.git_dirty": "unknown"}, 2),
+    "another commit": ({CODE: "a" * 40}, {CODE: "b" * 40}, 1),
+}
+
+
+@pytest.mark.parametrize(
+    "code", [name if "edit" in name else pytest.param(name, marks=pytest.mark.full) for name in CODES]
+)
+def test_edits_and_unknown_code_begin_no_new_count(guarded: Any, code: str) -> None:
+    before, now, attempt = CODES[code]
+    gated(guarded, guarded.version(slower=2.0, tags=before))
+    assert gated(guarded, guarded.version(tags=now))["verdict"]["attempt"] == attempt
+
+
+def test_a_try_that_would_pass_as_the_first_says_so_before_all_else(guarded: Any) -> None:
+    for _ in range(8):
+        record_runs(guarded.client, begun(guarded), guarded.model)
+    found, unclear = gated(guarded, guarded.version(slower=1.12)), gated(guarded, guarded.version(slower=1.19))
+    assert (found["decision"], unclear["decision"]) == ("INCONCLUSIVE", "INCONCLUSIVE")
+    assert found["card"]["reason"].startswith(
+        "As a first try it would pass, but it is the ninth: PASS at 0.069 % instead of 5 %. Step cost "
+    )
+    assert unclear["card"]["reason"].startswith("Step cost ")
 
 
 @pytest.mark.full

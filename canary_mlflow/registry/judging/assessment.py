@@ -29,6 +29,7 @@ from canary_mlflow.reports.decision import Decision, barred
 from canary_mlflow.tracking.stores.places import without_password
 from canary_mlflow.tracking.stores.session import minutes_of_runs
 from gates.judge import judge
+from gates.model.verdict import Outcome
 from gates.top_up import champion_runs
 
 if TYPE_CHECKING:
@@ -152,7 +153,14 @@ def judge_case(client: MlflowClient, case: Case, options: Options) -> tuple[Verd
     if options.by_plan:
         number, share, look = at_look(client, policy, case.found, baseline, candidate, case.past.rows)
     accepted = () if case.guard is None else accepted_in(case.guard, case.past.rows)
-    verdict = judge(policy, baseline, candidate, look=number, share=share, accepted=accepted)
+
+    def judged_by(rules: Policy) -> Verdict:
+        return judge(rules, baseline, candidate, look=number, share=share, accepted=accepted)
+
+    verdict, tries = judged_by(policy), case.past.tries
+    again = tries.number > 1 and verdict.outcome is Outcome.INCONCLUSIVE
+    if again and judged_by(tries.first(policy)).outcome is Outcome.PASS:
+        verdict = tries.leads(verdict, policy)
     pinned = read_anchor(client, candidate, verdict, case.before)
     if case.guard is not None and pinned is not None and pinned.version is not None:
         its_version = find_version(client, candidate.model, pinned.version)

@@ -1,24 +1,25 @@
 """Guards against trying until it passes: how often the same code was tried against the same champion, and the outcomes.
 
-A try is a session that has ended, or a second judgement of a session that has other runs by now. The looks of a plan
-are not counted again: they share one level (gates/model/policy.py).
+A try is a session of the model that has ended, or a second judgement of a session that has other runs by now. Only
+another commit is other code: where edits counted as such, whoever touches a file would begin a new count. The looks of
+a plan are not counted again: they share one level (gates/model/policy.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.ledger.canonical import digest
 from canary_mlflow.ledger.rows import Kind, Row
-from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.sessions.rows import Word
-from gates.facts.differences import recipe
+from gates.facts.differences import UNKNOWN, recipe
 from gates.model.policy import Policy
-from gates.model.records import Version
+from gates.model.records import Run, Version
 from gates.model.sides import candidate_side
-from gates.model.wording import counted, listed
+from gates.model.verdict import Verdict
+from gates.model.wording import counted, listed, sentence_case
 
 if TYPE_CHECKING:
     from canary_mlflow.registry.guard.promotion import Standing
@@ -41,15 +42,26 @@ class Tries:
     stopped: tuple[str, ...] = ()
     open: tuple[str, ...] = ()
 
+    def first(self, policy: Policy) -> Policy:
+        """The policy of a first try. `policy`: the one of this try."""
+        return replace(policy, alpha_pass=policy.alpha_pass / policy.looks.share_of_try(self.number))
+
+    def level(self, policy: Policy) -> str:
+        """PASS's error level at this try, and at a first one."""
+        return f"{100 * policy.alpha_pass:.2g} % instead of {100 * self.first(policy).alpha_pass:.2g} %"
+
+    def leads(self, verdict: Verdict, policy: Policy) -> Verdict:
+        """The verdict on what would pass as a first try, which its reason says before all else."""
+        said = f"as a first try it would pass, but it is the {ordinal(self.number)}: PASS at {self.level(policy)}"
+        return replace(verdict, reason=f"{sentence_case(said)}. {verdict.reason}")
+
     def notes(self, champion: str | None, policy: Policy) -> list[str]:
         """What a reader must know about the tries. `policy`: the one that led to the verdict."""
         said = []
         if self.number > 1:
-            first = policy.alpha_pass / policy.looks.share_of_try(self.number)
             said.append(
                 f"{ordinal(self.number)} try of this code against version {champion}, before it: "
-                f"{listed(list(self.earlier), most=SHOWN)}; PASS at {100 * policy.alpha_pass:.2g} % instead of "
-                f"{100 * first:.2g} %"
+                f"{listed(list(self.earlier), most=SHOWN)}; PASS at {self.level(policy)}"
             )
         if self.stopped:
             what = "session of this code was" if len(self.stopped) == 1 else "sessions of this code were"
@@ -73,16 +85,14 @@ def count(
     mine = next((row for row in ended if row.alias == session_id), None)
     if mine is None:
         mine = next((row for row in guard.session_rows(session_id or "") if row.word == Word.ENDED), None)
-    code = mine.facts["code"] if mine else digest(recipe(candidate.runs))
-    who = mine.facts.get("actor") if mine else current_actor()
+    facts = mine.facts if mine else {"code": digest(recipe(candidate.runs)), "commit": commit_of(candidate.runs)}
     same = [
         row
         for row in ended
         if row.alias != session_id
         and (mine is None or row.seq < mine.seq)
-        and row.facts.get("code") == code
-        # Otherwise people who may not write the model could spend its level, with sessions under other names.
-        and (row.model == candidate.model or row.facts.get("actor") == who)
+        and row.model == candidate.model  # who may not write the model could spend its level under another name
+        and is_same_code(row.facts, facts)
     ]
     before = [row for row in same if has_evidence(row)]
     stopped = tuple(called(row) for row in same if not has_evidence(row))
@@ -91,6 +101,19 @@ def count(
     evidence = {run.run_id for run in candidate_side(candidate.runs).evidence}
     earlier += looks_before(session_id, judged, evidence)
     return Tries(number=len(earlier) + 1, earlier=tuple(earlier), stopped=stopped, open=begun)
+
+
+def is_same_code(here: Mapping[str, Any], there: Mapping[str, Any]) -> bool:
+    """Whether the rows of two sessions tell of the same recipe, and not of two commits. A commit that is not known may
+    be any."""
+    commits = {facts.get("commit") or UNKNOWN for facts in (here, there)} - {UNKNOWN}
+    return here.get("code") == there.get("code") and len(commits) < 2
+
+
+def commit_of(runs: Sequence[Run]) -> str:
+    """The commit that the runs recorded; "" if they recorded none, or several."""
+    found = {run.environment.get("git_commit", "") for run in runs}
+    return found.pop() if len(found) == 1 else ""
 
 
 def unended(after: Sequence[Row], session_id: str | None, model: str) -> tuple[str, ...]:
