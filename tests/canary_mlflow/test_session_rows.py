@@ -509,9 +509,7 @@ def test_a_try_that_would_pass_as_the_first_says_so_before_all_else(guarded: Any
         record_runs(guarded.client, begun(guarded), guarded.model)
     found, unclear = gated(guarded, guarded.version(slower=1.12)), gated(guarded, guarded.version(slower=1.19))
     assert (found["decision"], unclear["decision"]) == ("INCONCLUSIVE", "INCONCLUSIVE")
-    assert found["card"]["reason"].startswith(
-        "As a first try it would pass, but it is the ninth: PASS at 0.069 % instead of 5 %. Step cost "
-    )
+    assert found["card"]["reason"].startswith("As a first try it would pass, but it is the ninth. Step cost ")
     assert unclear["card"]["reason"].startswith("Step cost ")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import UsageError
@@ -153,14 +154,10 @@ def judge_case(client: MlflowClient, case: Case, options: Options) -> tuple[Verd
     if options.by_plan:
         number, share, look = at_look(client, policy, case.found, baseline, candidate, case.past.rows)
     accepted = () if case.guard is None else accepted_in(case.guard, case.past.rows)
-
-    def judged_by(rules: Policy) -> Verdict:
-        return judge(rules, baseline, candidate, look=number, share=share, accepted=accepted)
-
-    verdict, tries = judged_by(policy), case.past.tries
-    again = tries.number > 1 and verdict.outcome is Outcome.INCONCLUSIVE
-    if again and judged_by(tries.first(policy)).outcome is Outcome.PASS:
-        verdict = tries.leads(verdict, policy)
+    by = partial(judge, baseline=baseline, candidate=candidate, look=number, share=share, accepted=accepted)
+    verdict, tries = by(policy), case.past.tries
+    if tries.number > 1 and by(tries.first(policy)).outcome is Outcome.PASS is not verdict.outcome:
+        verdict = tries.leads(verdict)
     pinned = read_anchor(client, candidate, verdict, case.before)
     if case.guard is not None and pinned is not None and pinned.version is not None:
         its_version = find_version(client, candidate.model, pinned.version)

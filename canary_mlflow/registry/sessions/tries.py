@@ -16,10 +16,10 @@ from canary_mlflow.ledger.rows import Kind, Row
 from canary_mlflow.registry.sessions.rows import Word
 from gates.facts.differences import UNKNOWN, recipe
 from gates.model.policy import Policy
-from gates.model.records import Run, Version
+from gates.model.records import Version
 from gates.model.sides import candidate_side
 from gates.model.verdict import Verdict
-from gates.model.wording import counted, listed, sentence_case
+from gates.model.wording import counted, listed
 
 if TYPE_CHECKING:
     from canary_mlflow.registry.guard.promotion import Standing
@@ -46,14 +46,10 @@ class Tries:
         """The policy of a first try. `policy`: the one of this try."""
         return replace(policy, alpha_pass=policy.alpha_pass / policy.looks.share_of_try(self.number))
 
-    def level(self, policy: Policy) -> str:
-        """PASS's error level at this try, and at a first one."""
-        return f"{100 * policy.alpha_pass:.2g} % instead of {100 * self.first(policy).alpha_pass:.2g} %"
-
-    def leads(self, verdict: Verdict, policy: Policy) -> Verdict:
+    def leads(self, verdict: Verdict) -> Verdict:
         """The verdict on what would pass as a first try, which its reason says before all else."""
-        said = f"as a first try it would pass, but it is the {ordinal(self.number)}: PASS at {self.level(policy)}"
-        return replace(verdict, reason=f"{sentence_case(said)}. {verdict.reason}")
+        said = f"As a first try it would pass, but it is the {ordinal(self.number)}."
+        return replace(verdict, reason=f"{said} {verdict.reason}")
 
     def notes(self, champion: str | None, policy: Policy) -> list[str]:
         """What a reader must know about the tries. `policy`: the one that led to the verdict."""
@@ -61,7 +57,8 @@ class Tries:
         if self.number > 1:
             said.append(
                 f"{ordinal(self.number)} try of this code against version {champion}, before it: "
-                f"{listed(list(self.earlier), most=SHOWN)}; PASS at {self.level(policy)}"
+                f"{listed(list(self.earlier), most=SHOWN)}; PASS at {100 * policy.alpha_pass:.2g} % instead of "
+                f"{100 * self.first(policy).alpha_pass:.2g} %"
             )
         if self.stopped:
             what = "session of this code was" if len(self.stopped) == 1 else "sessions of this code were"
@@ -85,7 +82,8 @@ def count(
     mine = next((row for row in ended if row.alias == session_id), None)
     if mine is None:
         mine = next((row for row in guard.session_rows(session_id or "") if row.word == Word.ENDED), None)
-    facts = mine.facts if mine else {"code": digest(recipe(candidate.runs)), "commit": commit_of(candidate.runs)}
+    commit = next((run.environment.get("git_commit") for run in candidate.runs), UNKNOWN)
+    facts = mine.facts if mine else {"code": digest(recipe(candidate.runs)), "commit": commit}
     same = [
         row
         for row in ended
@@ -108,12 +106,6 @@ def is_same_code(here: Mapping[str, Any], there: Mapping[str, Any]) -> bool:
     be any."""
     commits = {facts.get("commit") or UNKNOWN for facts in (here, there)} - {UNKNOWN}
     return here.get("code") == there.get("code") and len(commits) < 2
-
-
-def commit_of(runs: Sequence[Run]) -> str:
-    """The commit that the runs recorded; "" if they recorded none, or several."""
-    found = {run.environment.get("git_commit", "") for run in runs}
-    return found.pop() if len(found) == 1 else ""
 
 
 def unended(after: Sequence[Row], session_id: str | None, model: str) -> tuple[str, ...]:
