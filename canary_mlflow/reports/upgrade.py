@@ -9,7 +9,8 @@ from canary_mlflow.upgrading.accounts import LOGGED
 from canary_mlflow.upgrading.outcome import Culprit, Default, PackageSets, Upgrade
 from canary_mlflow.upgrading.upgrade import likeliest
 from gates.facts.check import said
-from gates.facts.exact import bare
+from gates.facts.exact import bare, ends_a_text
+from gates.model.verdict import Difference
 from gates.model.wording import counted, listed
 
 SHOWN = 5
@@ -21,7 +22,7 @@ def lines(found: Upgrade) -> Iterator[str]:
     """The report for people: what changed, which package does it, and what to do, before everything else."""
     flipped = {default.key for default in found.defaults}
     others = [one for one in differing(found.finding.differences) if not one.decides and one.key not in flipped]
-    yield f"{found.outcome}  {_headline(found, [*map(said, others)])}"
+    yield f"{found.outcome}  {_headline(found, others)}"
     if found.outcome == "BLOCK":
         yield f"  To do: {advice(found)}."
     told = clauses(found)
@@ -53,12 +54,13 @@ def lines(found: Upgrade) -> Iterator[str]:
         yield f"  {spent(found)}."
 
 
-def _headline(found: Upgrade, others: Sequence[str]) -> str:
+def _headline(found: Upgrade, others: Sequence[Difference]) -> str:
     """`trl 1.14.2 → 1.15.0: first loss 0.6931 → 2.773 (4 times)`: the culprit, or else the likeliest."""
     finding, culprit = found.finding, found.culprit
     moved = culprit.moves if culprit else likeliest(finding, found.changes)
     first = [*clauses(found), *([f"not comparable, {finding.open}"] if finding.open else []),
-             *(f"default flipped, {one.key} {one.before} → {one.now}" for one in found.defaults), *others,
+             *(said(one) for one in others if ends_a_text(one.key)),
+             *(f"default flipped, {one.key} {one.before} → {one.now}" for one in found.defaults), *map(said, others),
              *finding.besides, *finding.work]  # fmt: skip
     if not first or found.outcome == "PASS":
         return _changes(found)

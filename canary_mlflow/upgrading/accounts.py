@@ -13,7 +13,7 @@ from statistics import median
 from typing import TypeVar
 
 from canary_mlflow.tracking.describing.schema import canonical
-from gates.facts.exact import GROWS, last_digit
+from gates.facts.exact import GROWS, last_digit, renamed
 from gates.facts.regressions import mantissa
 from gates.model.metrics import METRICS
 from gates.model.wording import listed, told_apart
@@ -93,8 +93,8 @@ def read(folder: Path) -> Account:
     if peaks := [one["memory"] for one in told if len(one["memory"]) == 2]:
         costs["cost.loading"] = max(first for first, _ in peaks)
         costs["cost.memory"] = max(last - first for first, last in peaks)
-    texts = [(one["file"], one["keys"]) for process in told for one in process["texts"]]
-    values = [(one["file"], one["values"]) for process in told for one in process["texts"]]
+    texts = [(one["file"], renamed(one["keys"])) for process in told for one in process["texts"]]
+    values = [(one["file"], renamed(one["values"])) for process in told for one in process["texts"]]
     return Account(course=course, saved=saved, texts=texts, values=values, reporters=reporters, costs=costs,
                    unit=kernel)  # fmt: skip
 

@@ -17,9 +17,8 @@ class Finder(MetaPathFinder):
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
         """The spec of such a module, with a loader that changes it; None of any other."""
-        changes = _waiting.pop(name, [])
-        spec = PathFinder.find_spec(name, path) if changes else None
-        return None if spec is None or spec.loader is None else _changed(spec, changes)
+        spec = PathFinder.find_spec(name, path) if name in _waiting else None
+        return None if spec is None or spec.loader is None else _changed(spec)
 
 
 _FINDER = Finder()
@@ -36,14 +35,14 @@ def after(module: str, change: Change) -> None:
     _waiting.setdefault(module, []).append(change)
 
 
-def _changed(spec: ModuleSpec, changes: Sequence[Change]) -> ModuleSpec:
+def _changed(spec: ModuleSpec) -> ModuleSpec:
     loader = spec.loader
     assert loader is not None
     load = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
         load(module)
-        for change in changes:
+        for change in _waiting.pop(spec.name, []):  # not when it is found: transformers only looks whether it is there
             _make(change, module)
 
     loader.exec_module = exec_module  # type: ignore[method-assign]

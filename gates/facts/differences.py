@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 
-from gates.facts.exact import FACTS, fact_differences
+from gates.facts.exact import FACTS, ends_a_text, fact_differences, renamed
 from gates.facts.purpose import CANARY
 from gates.facts.regressions import decisive_first
 from gates.model.records import Run
@@ -61,7 +61,9 @@ def differences(
                 for key, here, there in values_of_both(baseline, candidate, pick)
                 if not same_values(key, here, there)
             ]
-            found += sorted(changed, key=lambda one: ABSENT in (one.baseline, one.candidate))
+            found += sorted(
+                changed, key=lambda one: (ABSENT in (one.baseline, one.candidate), not ends_a_text(one.key))
+            )
     settings = {one.key for one in found if one.group == CONFIGURATION}
     said = {key.rpartition(".")[2] for key in settings} | {key.removesuffix(".name") for key in settings}
     kept = (one for one in found if one.group not in (WORKLOAD, DATA) or one.key not in said)
@@ -144,7 +146,7 @@ def _configuration(run: Run) -> Facts:
     left_out = NOT_TRAINED_BY if CANARY in run.configuration else ()
     return {
         key: without_addresses(value)
-        for key, value in run.configuration.items()
+        for key, value in renamed(run.configuration).items()
         if key.rpartition(".")[2] not in INCIDENTAL and not key.startswith(left_out)
     }
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from gates.facts.draws import ORDER, reinforces, shuffled_otherwise
 from gates.facts.layer_drift import GROUP as DRIFT
@@ -40,7 +42,10 @@ GROWS = 10.0
 """By how much an error of rounding may grow from one step to the next, through the weights that it moves."""
 
 SEPARATOR = " | "
+RENAMED = {"evaluation_strategy": "eval_strategy", "max_seq_length": "max_length", "torch_dtype": "dtype"}
+"""Settings that a release of transformers (4.41, 4.56) or trl (0.20) calls otherwise."""
 Values = dict[int | None, set[str]]
+Value = TypeVar("Value")
 Rounding = tuple[float, float]
 """The precision's own relative error, and the least size that it is of."""
 
@@ -50,7 +55,7 @@ def facts_of(run: Run) -> dict[str, str]:
     series alone do not say what work they come from."""
     if not run.facts:
         return {}
-    found = {key: value for key, value in run.facts.items() if not bare(key).startswith(DEFAULTS)}
+    found = {key: value for key, value in renamed(run.facts).items() if not bare(key).startswith(DEFAULTS)}
     for name in SERIES:
         series = run.series.get(name)
         rows = {} if series is None else dict(zip(series.steps[:STEPS], series.values[:STEPS], strict=True))
@@ -89,6 +94,21 @@ def bare(key: str) -> str:
     """The fact without its variant: `first.loss.1` of `lora/first.loss.1`."""
     group, dot, name = key.partition(".")
     return group.rpartition("/")[2] + dot + name
+
+
+def renamed(settings: Mapping[str, Value]) -> dict[str, Value]:
+    """The settings by their later names: one that is only called otherwise has not changed."""
+
+    def later(key: str) -> str:
+        head, dot, last = key.rpartition(".")
+        return f"{head}{dot}{RENAMED.get(last, last)}"
+
+    return {later(key): settings[key] for key in sorted(settings, key=lambda key: later(key) == key)}
+
+
+def ends_a_text(key: str) -> bool:
+    """Whether the setting says which token begins, ends or pads a text: labels and answers follow from it."""
+    return bool(re.search(r"(^|[./_])(bos|eos|pad)(_token(_id)?)?$", key))
 
 
 def variant_of(key: str) -> str:
@@ -166,7 +186,9 @@ def _clear_of(before: set[str], now: set[str]) -> list[tuple[str, str]]:
 def defaults_of(run: Run) -> dict[str, str]:
     """The arguments left at their defaults, under the keys that set ones have: `lora/arguments.optim`."""
     return {
-        key.replace(DEFAULTS, ARGUMENTS, 1): value for key, value in run.facts.items() if bare(key).startswith(DEFAULTS)
+        key.replace(DEFAULTS, ARGUMENTS, 1): value
+        for key, value in renamed(run.facts).items()
+        if bare(key).startswith(DEFAULTS)
     }
 
 

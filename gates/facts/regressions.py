@@ -20,7 +20,9 @@ from gates.facts.exact import (
     SEEDED,
     bare,
     defaults_of,
+    ends_a_text,
     pairs_of,
+    renamed,
     rounding_of,
     unset,
     variant_of,
@@ -78,25 +80,27 @@ def decisive_first(differences: Iterable[Difference]) -> list[Difference]:
     return sorted(differences, key=lambda one: (_rank(one), one.key))
 
 
-def _rank(one: Difference) -> tuple[bool, bool, bool]:
+def _rank(one: Difference) -> tuple[bool, bool, bool, bool]:
     leads = bare(one.key).startswith((ORDER, LEAKED)) or any(kind(one) for kind in OF_EQUAL_DATA)
-    return one.rounding, not leads, not bare(one.key).startswith((ORDER, LEAKED, FIRST))
+    return one.rounding, not leads, not bare(one.key).startswith((ORDER, LEAKED, FIRST)), not ends_a_text(one.key)
 
 
 def on_purpose(differences: Sequence[Difference], baseline: Sequence[Run], candidate: Sequence[Run]) -> list[str]:
     """The settings that somebody changed. A default that a library flipped is not among them, as nobody set it on
     either side, nor an argument that came with another release, which the trainer may have set, nor a setting of
     canaries that only one version of them has."""
-    sides = [(unset(side), {key for run in side for key in run.configuration}) for side in (baseline, candidate)]
+    sides = [
+        (unset(side), {key for run in side for key in renamed(run.configuration)}) for side in (baseline, candidate)
+    ]
     upgraded = any(one.group == "packages" for one in differences)
-    named = {key for run in baseline for key in (*run.facts, *defaults_of(run))}
+    named = {key for run in baseline for key in (*renamed(run.facts), *defaults_of(run))}
 
     def by_library(key: str) -> bool:
         known = any(defaults for defaults, _ in sides)
         return known and all(ARGUMENTS + key in defaults or key not in given for defaults, given in sides)
 
     def of_new_release(key: str) -> bool:
-        theirs = any(ARGUMENTS + key in run.facts for run in candidate)
+        theirs = any(ARGUMENTS + key in renamed(run.facts) for run in candidate)
         return upgraded and bool(sides[0][0]) and theirs and ARGUMENTS + key not in named
 
     settings = [one for one in differences if one.group == "configuration"]

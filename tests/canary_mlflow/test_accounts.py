@@ -96,6 +96,8 @@ def test_a_probe_s_python_writes_its_transcript_from_its_start_and_sees_modules_
 from canary_mlflow.upgrading.after_import import after
 after("late", lambda module: setattr(module, "value", module.value + 1))
 after("late", lambda module: module.of_another_release)
+import importlib.util
+importlib.util.find_spec("late")  # as transformers asks whether a package is there
 from late import value
 after("late", lambda module: setattr(module, "value", 7))
 import late, _frozen_importlib
@@ -111,6 +113,18 @@ print(value, late.value, _frozen_importlib._find_and_load.__name__)
 def test_a_tensor_that_cannot_tell_its_shape_breaks_no_script_that_saves_it() -> None:
     assert told(torch.nn.UninitializedParameter()) == [[], "UninitializedParameter", None, None]
     assert told(torch.tensor([3.0, 4.0])) == [[2], "torch.float32", 5.0, -1.0]
+
+
+def test_a_saved_setting_that_is_only_called_otherwise_is_there(tmp_path: Path) -> None:
+    """transformers 4.56 saves config.json with dtype for torch_dtype, and reads both."""
+    told = {"logged": [], "saved": [], "reporters": [], "memory": [], "outside": 1.0, "kernel": 1.0}
+    found = []
+    for dtype in ("torch_dtype", "dtype"):
+        (tmp_path / dtype).mkdir()
+        texts = [{"file": "config.json", "keys": {dtype: False}, "values": {dtype: "float32"}}]
+        (tmp_path / dtype / "1.json").write_text(json.dumps({**told, "texts": texts}))
+        found.append(accounts.read(tmp_path / dtype))
+    assert [*accounts.other_texts(found[:1], found[1]), *accounts.other_values(found[:1], found[1])] == []
 
 
 def account(folder: Path, logged: Mapping[str, Sequence[float]], **saved: Sequence[object]) -> accounts.Account:

@@ -481,6 +481,27 @@ def test_an_argument_that_a_trainer_of_a_new_release_sets_itself_is_no_changed_s
         assert judge(smoke, old, now).outcome is outcome
 
 
+def test_what_a_release_only_calls_otherwise_is_one_setting(smoke: Any, side: Any) -> None:
+    def of(name: str, dtype: str, precision: str = "bfloat16", **model: str) -> Version:
+        facts = {f"model.{dtype}": precision, **{f"tokenizer.{key}": value for key, value in model.items()}}
+        given = {
+            **SETTINGS,
+            f"model_init_kwargs.{dtype}": precision,
+            **{f"{key}_token_id": model[key] for key in model},
+        }
+        return side(name, configuration=given, facts=facts)
+
+    before = of("a", "torch_dtype", pad="0")
+    assert not judge(smoke, before, of("b", "dtype", pad="0")).differences
+    found = judge(smoke, before, of("c", "dtype", "float32", pad="1")).differences
+    assert [(one.key, one.baseline, one.candidate) for one in found] == [
+        ("tokenizer.pad", "0", "1"),
+        ("model.dtype", "bfloat16", "float32"),
+        ("pad_token_id", "0", "1"),  # what a text ends with comes before other settings
+        ("model_init_kwargs.dtype", "bfloat16", "float32"),
+    ]
+
+
 def test_two_sides_stand_beside_each_other_with_what_nobody_set_marked(side: Any) -> None:
     before = side("a", configuration={**SETTINGS, "bf16": "false"})
     now = side(
