@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.metadata import Distribution
@@ -41,6 +42,12 @@ def settle(needs: Sequence[str]) -> None:
         what = f"run `make smoke` in {project}" if in_checkout else "pip install 'canary-mlflow[train]'"
         _say(f"{sys.executable} lacks {', '.join(missing)}; expected an environment with what is needed; {what}")
         sys.exit(WRONG_USE)
+
+
+def on_path(program: str) -> str | None:
+    """Where a program is: beside this Python, as torchrun and uv are, or on the path."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return shutil.which(program, path=path)
 
 
 def lacking(needs: Sequence[str]) -> list[str]:

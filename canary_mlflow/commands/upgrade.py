@@ -63,7 +63,7 @@ def upgrade(
     if command is not None and overrides:
         raise UsageError(f"found --command and {overrides[0]!r}; expected one of them: OVERRIDES are the canary's")
     if command is not None:
-        words_of(command)
+        words_of(command, here=from_ is None)
     asked = pins.read(to)
     located()
     ctx.with_resource(unwinding())

@@ -14,6 +14,7 @@ import psutil
 from canary_mlflow.errors import BrokeOff, CanaryError, NoSource, one_line
 from canary_mlflow.interpreter import CHOSEN
 from canary_mlflow.launching.sources import ENTRY, Source
+from canary_mlflow.own_cache import own_cache
 from canary_mlflow.tracking.describing.exceptions import raised_from
 from canary_mlflow.tracking.describing.failures import UNSTABLE
 from canary_mlflow.tracking.stores.holding import held
@@ -115,6 +116,7 @@ def _environment(client: MlflowClient, source: Source) -> Iterator[None]:
         "GIT_PYTHON_REFRESH": "quiet",
         CHOSEN: source.env_manager,
         LAUNCHER: this_process().to_text(),
+        **({} if source.here else own_cache(source.folder.parent / "datasets", os.environ)),
     }
     before = {key: os.environ.get(key) for key in paths}
     # Setting the URI also sets MLFLOW_TRACKING_URI; if it was not set before, it is removed afterwards.

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +12,7 @@ import yaml
 
 from canary_mlflow.errors import NoSource, one_line
 from canary_mlflow.files.documents import read_yaml
+from canary_mlflow.interpreter import on_path
 from canary_mlflow.tracking.describing.fingerprint import PACKAGES, UNKNOWN, git, packages
 from canary_mlflow.tracking.experiment import is_project
 from canary_mlflow.tracking.stores.scratch import CHECKOUT, scratch
@@ -111,9 +109,8 @@ def manager_for(environment: Mapping[str, str], whose: str) -> str:
 def installer(whose: str) -> str:
     """The manager that builds an environment from other pins: uv, beside this Python or on the path, else virtualenv
     with pyenv. Raises NoSource."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     for program, manager in (("uv", "uv"), ("pyenv", "virtualenv")):
-        if shutil.which(program, path=path):
+        if on_path(program):
             return manager
     raise NoSource(
         f"{whose}: its packages differ from those here, and neither uv nor pyenv can install them; expected one; "

@@ -3,9 +3,11 @@
 import os
 
 from canary_mlflow.upgrading import old_defaults, transcript
+from canary_mlflow.upgrading.after_import import after
 
 if __name__ == "sitecustomize":
     if given := os.environ.get(old_defaults.GIVEN):
         old_defaults.install(given)
     if folder := os.environ.get(transcript.FOLDER):
         transcript.Transcript(folder).watch()
+        after("datasets", lambda module: module.disable_caching())  # beside a dataset saved to disk both sides cache

@@ -117,13 +117,13 @@ def lock(exact: Pins, names: Iterable[str], preferred: Pins) -> dict[str, str]:
 
 def completed(listed: Pins) -> dict[str, str]:
     """The set with whatever its packages need and it does not name, as far as possible in the version of this Python: a
-    requirements.txt may list only what a project asks for itself. A set that contradicts itself stays as it is, for
-    somebody may train with it."""
+    requirements.txt may list only what a project asks for itself. Raises UsageError for one that contradicts itself:
+    what it lacks cannot be told, and its trainings would fail for that."""
     here_too = {name: version for name, version in here().items() if not version.startswith(FOLDER)}
     try:
         return lock(listed, (), {**here_too, **listed})
-    except Unresolvable:
-        return dict(listed)
+    except Unresolvable as error:
+        raise UsageError(f"--from: {error}; expected packages that can be installed together") from error
 
 
 def _locked(folder: Path, wanted: Sequence[str], exact: Pins, preferred: Pins) -> dict[str, str]:
@@ -149,7 +149,7 @@ def _said(error: UVFailed, pins: Pins) -> CanaryError:
         return UsageError(f"{lacking[1]}=={lacking[2].rstrip(',.')}: no such version in the index; "
                           "expected one that it has")  # fmt: skip
     if NO_SOLUTION in text:
-        why = text.rpartition(NO_SOLUTION)[2].strip(" :╰─▶").removeprefix("cause: ")[:300]
+        why = text.rpartition(NO_SOLUTION)[2].strip(" .:╰─▶").removeprefix("cause: ")[:300]
         return Unresolvable(f"these packages contradict each other: {why}")
     return error
 

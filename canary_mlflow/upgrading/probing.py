@@ -21,8 +21,9 @@ import numpy as np
 from filelock import FileLock
 
 from canary_mlflow.errors import CanaryError, UsageError, one_line
-from canary_mlflow.interpreter import CHOSEN
+from canary_mlflow.interpreter import CHOSEN, on_path
 from canary_mlflow.module_runner import OWN
+from canary_mlflow.own_cache import own_cache
 from canary_mlflow.upgrading import accounts, orphans
 from canary_mlflow.upgrading.environments import SOURCE, build, key_of, own_code
 from canary_mlflow.upgrading.pins import Pins
@@ -31,7 +32,7 @@ from gates.model.records import Run
 
 AGAIN = "the same command goes on where it stopped"
 RESULT = "result.json"
-TRANSCRIPTS = "transcripts"
+TRANSCRIPTS, DATASETS = "transcripts", "datasets"
 ATTEMPT = "attempt-"
 FEWEST_STEPS = 3
 NO_ROOM = ("No space left on device", "Disk quota exceeded", "database or disk is full")
@@ -150,6 +151,7 @@ class Prober:
         except OSError as error:
             raise CanaryError(f"--command {self.command}: {one_line(error)}; expected a command") from error
         (place / "output.txt").write_text(told + said)
+        shutil.rmtree(place / DATASETS, ignore_errors=True)  # nobody reads them again, and there may be gigabytes
         kind, ended = ("", "") if code == 0 else last_raised(said, code)
         seconds = round(time.monotonic() - began, 1)
         return Probe(key=key_of(pins), folder=str(place), seconds=seconds, code=code, ended=ended, kind=kind)
@@ -167,20 +169,22 @@ class Prober:
             CHOSEN: str(python),
             "CANARY_KEYS": str(place / "keys"),
             "CANARY_CACHE": str(place / "cache"),  # one side's would be warm: it makes and saves a canary's model
+            **own_cache(place / DATASETS, os.environ),
             FOLDER: str(place / TRANSCRIPTS),
             **self.overrides,
         }
 
 
-def words_of(command: str) -> list[str]:
-    """A command's words. Raises UsageError for what no shell would take, or a program or script that is not there."""
+def words_of(command: str, *, here: bool = False) -> list[str]:
+    """A command's words. Raises UsageError for what no shell would take, a script that is not there, or, if `here`, a
+    program that is not there: the environment of other packages may have it."""
     try:
         words = shlex.split(command)
     except ValueError as error:
         raise UsageError(f"--command {command}: {one_line(error)}; expected a command as a shell takes it") from error
     if not words:
         raise UsageError("--command: found nothing; expected a command, such as 'python my_train.py'")
-    if words[0] not in PYTHON and shutil.which(words[0]) is None:
+    if here and words[0] not in PYTHON and on_path(words[0]) is None:
         raise UsageError(f"--command {command}: no program {words[0]!r} here; expected one that is on the path")
     if words[0] in PYTHON and len(words) > 1 and words[1].endswith(".py") and not Path(words[1]).is_file():
         raise UsageError(f"--command {command}: {words[1]} is no file; expected a script, seen from here")

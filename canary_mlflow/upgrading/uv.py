@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 from canary_mlflow.errors import CanaryError
+from canary_mlflow.interpreter import on_path
 from canary_mlflow.upgrading import orphans
 
 NO_SOLUTION = "No solution found when resolving dependencies"
@@ -64,9 +63,8 @@ def uv(*words: str) -> str:
 
 
 def located() -> str:
-    """Where uv is: beside this Python, or on the path."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    found = shutil.which("uv", path=path)
+    """Where uv is."""
+    found = on_path("uv")
     if found is None:
         raise CanaryError("no uv here, which builds the environments; expected it beside Python; pip install uv")
     return found

@@ -27,7 +27,8 @@ from workplace import Workplace
 from canary_mlflow.cli import canary
 from canary_mlflow.errors import NoSource, UsageError
 from canary_mlflow.launching.makers import Launched
-from canary_mlflow.launching.sources import commit_of, installer, source_of
+from canary_mlflow.launching.projects import launch
+from canary_mlflow.launching.sources import Source, commit_of, installer, source_of, worktree
 from canary_mlflow.registry.acts.by_hand import bless
 from canary_mlflow.tracking.describing.fingerprint import git, hardware, packages
 from canary_mlflow.tracking.reading.histories import fresh_runs, read_version, session_runs
@@ -462,6 +463,42 @@ def test_one_run_of_each_side_in_its_own_code(
     assert len(added.series["loss"].values) == 3
     assert dict(os.environ) == environment
     assert (len(worktrees(project)), list(tmp_path.iterdir())) == (1, [])
+
+
+ONE_RUN = """
+import os
+from datasets import load_dataset
+from prep import encode
+rows = load_dataset("json", data_files=os.environ["ROWS"], split="train").map(encode)
+print(rows[0]["input_ids"], file=open(os.environ["ROWS"] + ".seen", "a"))
+"""
+
+
+def test_no_revision_trains_on_the_tokens_of_another(
+    recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Datasets names what map makes by the code of the function, not of the modules that it calls."""
+    folder, rows = tmp_path / "project", tmp_path / "rows.jsonl"
+    subprocess.run(["git", "init", "-q", str(folder)], check=True)
+    rows.write_text('{"text": "k1"}\n')
+    (folder / "train.py").write_text(ONE_RUN)
+    (folder / "MLproject").write_text(
+        "name: canary_mlflow\nentry_points: {main: {command: 'true'}, again: {command: 'python train.py'}}\n"
+    )
+    (folder / "prep.py").write_text(
+        "from words import ids\ndef encode(row):\n    return {'input_ids': ids(row['text'])}"
+    )
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("HF_DATASETS_CACHE", raising=False)
+    monkeypatch.setenv("ROWS", str(rows))
+    session = recorded.session(runs=0)
+    for token in (1, 2, 1):
+        (folder / "words.py").write_text(f"def ids(row):\n    return [{token}]\n")
+        made = commit(folder, f"token {token}")
+        with worktree(folder, made, "--candidate") as place:
+            source = Source(folder=place, env_manager="local", commit=made, here=False)
+            launch(recorded.client, source, session, name="one", role="run", seed=0)
+    assert Path(f"{rows}.seen").read_text().split() == ["[1]", "[2]", "[1]"]
 
 
 def test_another_machine_is_refused_before_anything_is_made(session: Any) -> None:

@@ -8,7 +8,9 @@ import os
 import random
 import shlex
 import stat
+import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from datasets import Dataset
 from workplace import Workplace
 
 from canary_mlflow.cli import canary
@@ -130,6 +133,7 @@ def test_wrong_use_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for command, words in (("", "expected a command"), ("python 'x", "No closing quotation"), ("nope x", "no program"),
                            ("python nope.py", "nope.py is no file")):  # fmt: skip
         assert words in said("--to", "trl==1.0", "--command", command, code=2).stderr
+    assert "no program 'nope'" not in said("--to", "trl==1.0", "--from", "no.txt", "--command", "nope x", code=2).stderr
     monkeypatch.setattr(uv.sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     alone = said("--to", "trl==1.0", code=4).stderr
@@ -144,8 +148,8 @@ def test_wrong_use_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ("there is no version of nope==9", "nope==9: no such version in the index", 2),
         (
             "No solution found when resolving dependencies:\n a needs b",
-            "these packages contradict each other: a needs b",
-            4,
+            "--from: these packages contradict each other: a needs b; expected packages that can be installed together",
+            2,
         ),
         ("error sending request for url", "the package index does not answer", 4),
         ("No solution found: nope was not found in the cache", "uv is offline (UV_OFFLINE)", 4),
@@ -165,7 +169,7 @@ def test_what_uv_cannot_do_is_one_line(
     (tmp_path / "python").symlink_to(sys.executable)
     monkeypatch.setattr(uv.sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
-    (tmp_path / "at_hand.txt").write_text("nope==9\n" if code == 2 else "nope==8\n")  # what --from lists is locked too
+    (tmp_path / "at_hand.txt").write_text("nope==9\n" if "such" in words else "nope==8\n")  # it is locked too
     words_of = said("--to", "nope==9", "--from", str(tmp_path / "at_hand.txt"), "--dry-run", code=code).stderr
     assert words in words_of
     assert words_of.count("\n") == 1
@@ -211,6 +215,17 @@ def test_equal_facts_pass_and_a_flipped_default_is_listed() -> None:
     other = Difference(key="arguments.bf16", baseline="absent", candidate="True", group="facts")
     found = Diagnosis(symptoms=(), differences=(other,))
     assert (outcome_of(found), found.flipped) == ("INCONCLUSIVE", (other,))
+
+
+def test_another_end_of_text_is_told_before_a_flipped_default() -> None:
+    found = [
+        Difference(key=key, baseline="0", candidate="1", group="facts") for key in ("arguments.a", "tokenizer.pad")
+    ]
+    finding = Diagnosis(symptoms=(), differences=tuple(found))
+    flipped = (Default(key="arguments.a", before="0", now="1"),)
+    moves = (pins.Change("transformers", "4", "5"),)
+    told = lines(Upgrade(outcome="INCONCLUSIVE", changes=moves, finding=finding, defaults=flipped))
+    assert next(told) == "INCONCLUSIVE  transformers 4 → 5: tokenizer.pad 0 → 1"
 
 
 def test_the_package_of_the_traceback_is_looked_at_first() -> None:
@@ -386,6 +401,72 @@ cache_dir().mkdir()
     first, one, second, other = (tmp_path / "caches").read_text().split()
     assert (one, other) == ("False", "False")
     assert first != second
+
+
+def test_a_launcher_is_the_one_of_the_environment_and_need_not_be_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torchrun lies beside Python, and whoever calls canary by its path has no environment activated."""
+    monkeypatch.setenv("CANARY_ENVIRONMENTS", str(tmp_path / "none"))
+    monkeypatch.setenv("PATH", f"/usr/bin{os.pathsep}/bin")
+    found = said("--to", f"trl=={pins.here()['trl']}", "--command", "torchrun train.py", "--dry-run", code=0)
+    assert "Nothing to do" in found.stdout
+    places = tmp_path / "here", tmp_path / "there"
+    for place in places:
+        place.mkdir()
+        (place / "torchrun").write_text(f"#!/bin/sh\necho {place.name} >> {tmp_path}/ran\n")
+        (place / "torchrun").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{places[0]}{os.pathsep}/usr/bin{os.pathsep}/bin")
+    monkeypatch.setattr("canary_mlflow.upgrading.probing.build", lambda made: places[1] / "python")
+    Prober(command="torchrun train.py", work=tmp_path / "work").try_({"trl": "1"})
+    assert (tmp_path / "ran").read_text() == "there\n"
+
+
+MAPPED = """
+import json, os
+from datasets import Dataset, load_dataset, load_from_disk
+from prep import encode, rows
+table = load_dataset("json", data_files="rows.jsonl", split="train")
+prepared = table.cache_files[0]["filename"]
+table.map(encode, fn_kwargs={"of": "prepared"})
+load_from_disk("saved").map(encode, fn_kwargs={"of": "saved"})
+Dataset.from_generator(rows)
+print(os.path.realpath(prepared), file=open("prepared", "a"))
+"""
+
+
+def test_no_set_trains_on_what_another_made_of_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Datasets names what map and generators make by the code of the function, not of the modules that it calls. What
+    is prepared of the data alone is shared: without a network there is no other."""
+    monkeypatch.setattr("canary_mlflow.upgrading.probing.build", lambda made: Path(sys.executable))
+    monkeypatch.setenv("CANARY_ENVIRONMENTS", str(tmp_path / "none"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("HF_DATASETS_CACHE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    Path("rows.jsonl").write_text('{"text": "k1"}\n')
+    Path("prep.py").write_text("""
+def called(of):
+    with open("called", "a") as file:
+        print(of, file=file)
+def encode(row, of):
+    called(of)
+    return {"input_ids": [1]}
+def rows():
+    called("generated")
+    yield {"input_ids": [1]}
+""")
+    Path("train.py").write_text(MAPPED)
+    Dataset.from_list([{"text": "k1"}]).save_to_disk("saved")
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    subprocess.run([sys.executable, "train.py"], env=environment, check=True)  # the training of every day
+    prober = Prober(command="python train.py", work=tmp_path / "work")
+    probes = [prober.try_({"trl": version}) for version in "12"]
+    assert [one.ended for one in probes] == ["", ""]
+    assert Counter(Path("called").read_text().split()) == dict.fromkeys(("prepared", "saved", "generated"), 3)
+    assert len({*Path("prepared").read_text().split()}) == 1
+    assert not [*Path("work").glob("**/datasets")]
+    left = {path.name for path in (tmp_path / "saved").glob("cache-*")}
+    assert len(left) == 1  # of every day
 
 
 def test_a_dry_run_builds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
