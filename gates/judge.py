@@ -50,7 +50,7 @@ def judge(
     of_facts = fact_check(policy, changed, compared, accepted, missing)
     checks = [*filter(None, [of_facts]), *hard_checks(policy, right, baseline)]
     metrics, more_runs = (in_the_way, None) if in_the_way else metric_checks(policy, left, right, plan, pairs)
-    checks += metrics
+    checks = by_urgency(policy, [*checks, *metrics])
     outcome, code, reason = decide(policy, checks)
     units = harmed(policy, checks, outcome, right.runs)
     causes = root_causes(left.evidence, right.runs, units) if alike and outcome is not Outcome.PASS else ()
@@ -97,6 +97,25 @@ def decide(policy: Policy, checks: Sequence[Check]) -> tuple[Outcome, ReasonCode
     return Outcome.PASS, ReasonCode.PASS, judged
 
 
+_CAUSES = ("nonfinite", "invariants", "divergence")
+"""Hard checks that say why runs broke off or learned nothing, which others say too."""
+
+
+def by_urgency(policy: Policy, checks: Sequence[Check]) -> list[Check]:
+    """The checks with those that block first: exact facts, then what broke, the causes before what they bring about,
+    then what the training learned, and last what it costs."""
+    costs = {rule.name for rule in policy.rules if rule.info.group == "perf"}
+
+    def place(check: Check) -> int:
+        if check.outcome is not CheckOutcome.BLOCK:
+            return 5
+        if check.role is Role.HARD:
+            return 0 if check.metric == FACTS else 1 if check.metric in _CAUSES else 2
+        return 4 if check.metric in costs else 3
+
+    return sorted(checks, key=place)
+
+
 def _code(check: Check) -> ReasonCode:
     assert check.reason_code, f"{check.metric}: a deciding check without a reason code"
     return check.reason_code
@@ -104,6 +123,6 @@ def _code(check: Check) -> ReasonCode:
 
 def _sentence(checks: Sequence[Check]) -> str:
     first = checks[0]
-    named = f"{first.metric}: " if first.reason_code in (ReasonCode.HARD_GATE, ReasonCode.FAILS_ALIKE) else ""
-    also = f"; also {listed([check.metric for check in checks[1:]])}" if len(checks) > 1 else ""
+    named = f"{first.named}: " if first.reason_code in (ReasonCode.HARD_GATE, ReasonCode.FAILS_ALIKE) else ""
+    also = f"; also {listed([check.named for check in checks[1:]])}" if len(checks) > 1 else ""
     return sentence_case(f"{named}{first.reason}{also}.")

@@ -141,11 +141,8 @@ def highest(run: Run, name: str) -> float:
 
 
 def updates(run: Run) -> float:
-    """Optimizer steps per iteration; NaN for trainings that do not iterate."""
-    steps, iterations = run.series.get("learning_rate"), run.series.get("iteration_time")
-    if steps is None or iterations is None or len(iterations.steps) < 2:
-        return math.nan
-    return float(np.median(np.diff(iterations.steps)))
+    """Optimizer steps per iteration; NaN for trainings that do not iterate, or whose rows may be iterations."""
+    return run.updates if "learning_rate" in run.series else math.nan
 
 
 def peaks(runs: Sequence[Run]) -> NDArray[np.float64]:

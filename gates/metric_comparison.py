@@ -209,10 +209,9 @@ def _notes(
 
 
 def _measurable(
-    policy: Policy, rule: MetricRule, left: list[Reading], right: list[Reading], unread: Sequence[int]
+    policy: Policy, rule: MetricRule, left: list[Reading], right: list[Reading], unread: Sequence[Run]
 ) -> HarmScale | Check:
-    """The harm scale for both sides, or the check that says why there is none. `unread`: the last steps of the runs
-    without a number."""
+    """The harm scale for both sides, or the check that says why there is none. `unread`: the runs without a number."""
     scale = harm_scale(policy, rule, left, right)
     if isinstance(scale, str):
         return undecided(rule, scale, ReasonCode.MISSING_DATA)

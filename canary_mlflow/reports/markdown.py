@@ -133,7 +133,7 @@ def hard_gates(checks: Sequence[Check]) -> Iterator[str]:
     for check in checks:
         if check.outcome is not CheckOutcome.PASS:
             word = wording.WORDS[check.outcome]
-            yield f"- hard gate **{escape(check.metric)}** {word}: {escape(wording.sentence(check.reason))}"
+            yield f"- hard gate **{escape(check.named)}** {word}: {escape(wording.sentence(check.reason))}"
     passed = ", ".join(check.metric for check in checks if check.outcome is CheckOutcome.PASS)
     if passed:
         yield f"- hard gates ok: {escape(passed)}"

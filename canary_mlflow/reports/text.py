@@ -125,7 +125,7 @@ def blockers(decision: Decision) -> Iterator[RenderableType]:
     blocked = [check for check in wording.hard_gates(decision) if check.outcome is CheckOutcome.BLOCK]
     for check in blocked:
         if wording.sentence(check.reason).rstrip(".") not in wording.reason(decision):
-            yield indented(f"BLOCK {check.metric}: {wording.sentence(check.reason)}", style=STYLES[check.outcome])
+            yield indented(f"BLOCK {check.named}: {wording.sentence(check.reason)}", style=STYLES[check.outcome])
 
 
 def asks(row: wording.Row) -> bool:

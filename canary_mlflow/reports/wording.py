@@ -114,10 +114,13 @@ def sentence(text: str) -> str:
 
 
 def judged(decision: Decision) -> list[Row]:
-    """The rows of the judged metrics: first those that decide, and within each group those that need attention."""
+    """The rows of the judged metrics: first those that block, in the verdict's order, then those that decide, and
+    within each group those that need attention."""
     checks = [check for check in decision.verdict.checks if check.role is not Role.HARD and is_judged(check)]
-    checks.sort(key=lambda check: (check.role is not Role.GATE, ORDER.index(check.outcome)))
-    return [row(decision, check) for check in checks]
+    blocked = [check for check in checks if check.outcome is CheckOutcome.BLOCK]
+    others = [check for check in checks if check not in blocked]
+    others.sort(key=lambda check: (check.role is not Role.GATE, ORDER.index(check.outcome)))
+    return [row(decision, check) for check in (*blocked, *others)]
 
 
 def not_judged(decision: Decision) -> list[Check]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from gates.evidence.readings import HarmScale, Reading
@@ -24,63 +25,73 @@ def incomparable(
     scale: HarmScale,
     baseline: Sequence[Reading],
     candidate: Sequence[Reading],
-    unread: Sequence[int] = (),
+    unread: Sequence[Run] = (),
 ) -> str:
     """Why the numbers of these readings (at least one per side) do not compare, in one clause; '' if they do.
-    `unread`: the last steps of the runs that gave no number."""
+    `unread`: the runs that gave no number.
+
+    A training's way is counted in steps or, where every run tells how many it makes on each rollout, in rollouts: a
+    policy that passes over its answers more often has seen no more of them."""
     everyone = [*baseline, *candidate]
+    why = _incomparable(rule, scale, everyone, [run.last_step for run in unread], "steps")
+    paces = [*(reading.updates for reading in everyone), *(run.updates for run in unread)]
+    if not why or not all(map(math.isfinite, paces)):
+        return why
+    ends = [math.ceil(run.last_step / run.updates) for run in unread]
+    return _incomparable(rule, scale, [reading.in_rollouts for reading in everyone], ends, "rollouts")
+
+
+def _incomparable(
+    rule: MetricRule, scale: HarmScale, everyone: Sequence[Reading], unread: Sequence[int], what: str
+) -> str:
+    """As `incomparable`, with the way counted in `what`; `unread`: where the runs without a number ended."""
     longest = max(reading.last_step for reading in everyone)
     too_early = [end for end in unread if end < (1 - UNEQUAL) * longest]
     if rule.must_have and too_early:
-        where = _at_different_steps(1.0, [min(too_early), longest])
+        where = _apart(1.0, [min(too_early), longest], what)
         return f"the runs {where}: if one failed, what is recorded of it must say so"
     if SUMMARIES[rule.reduction].single:
-        return _other_progress(rule, everyone, too_early)
-    if SUMMARIES[rule.reduction].of_progress and (where := _other_part(rule, everyone, too_early, longest)):
+        return _other_progress(rule, everyone, too_early, what)
+    if SUMMARIES[rule.reduction].of_progress and (where := _other_part(everyone, too_early, longest, what)):
         return f"the runs {where}, so {rule.info.label} is not comparable"
     grows = not rule.info.repeatable and any(_changes(rule, scale, reading) for reading in everyone)
-    if grows and (where := _other_part(rule, everyone, too_early, longest)):
+    if grows and (where := _other_part(everyone, too_early, longest, what)):
         return f"the runs {where}, and {rule.info.label} changes on the way, so it is not comparable"
     return ""
 
 
-def unread(runs: Sequence[Run], readings: Sequence[Reading]) -> list[int]:
-    """The last steps of the runs without a reading: a run that ended too early to give one has not got as far
-    either."""
+def unread(runs: Sequence[Run], readings: Sequence[Reading]) -> list[Run]:
+    """The runs without a reading: one that ended too early to give one has not got as far either."""
     read_ids = {reading.run_id for reading in readings}
-    return [run.last_step for run in runs if run.run_id not in read_ids and run.last_step > 0]
+    return [run for run in runs if run.run_id not in read_ids and run.last_step > 0]
 
 
-def _other_progress(rule: MetricRule, readings: Sequence[Reading], too_early: Sequence[int]) -> str:
-    """Why evaluations do not compare: they were made after different numbers of steps."""
+def _other_progress(rule: MetricRule, readings: Sequence[Reading], too_early: Sequence[int], what: str) -> str:
+    """Why evaluations do not compare: they were made at different distances from the start."""
     if not SUMMARIES[rule.reduction].of_progress:
         return ""
     ends = [*too_early, *(int(reading.series.steps[-1]) for reading in readings)]
     if min(ends) < (1 - UNEQUAL) * max(ends):
-        return f"the runs {_at_different_steps(1.0, ends)}, so {rule.info.label} is not comparable"
+        return f"the runs {_apart(1.0, ends, what)}, so {rule.info.label} is not comparable"
     return ""
 
 
-def _other_part(rule: MetricRule, readings: Sequence[Reading], too_early: Sequence[int], longest: float) -> str:
+def _other_part(readings: Sequence[Reading], too_early: Sequence[int], longest: float, what: str) -> str:
     """Why runs do not compare whose points lie at different steps: runs of different lengths, files that begin where a
-    run was resumed or lack its middle, a logging interval that changed on the way. For iterations, points are counted:
-    one iteration may have more steps than another."""
+    run was resumed or lack its middle, a logging interval that changed on the way."""
     steps = [reading.series.steps[reading.series.finite].astype(float) for reading in readings]
     spacings = [reading.series.spacing for reading in readings if len(reading.series.steps) > 1]
-    if rule.info.of_iterations and len(spacings) == len(steps):
-        steps = [each / spacing for each, spacing in zip(steps, spacings, strict=True)]
-        longest, spacings, too_early = max(float(each[-1]) for each in steps), [1.0], ()
     most = max([UNEQUAL * longest, *spacings])  # points lie no closer than this
     for place in _PLACES:
         found = [float(each[round(place * (len(each) - 1))]) for each in steps]
         found += [float(end) for end in too_early if place == 1.0]
         if max(found) - min(found) > most:
-            return _at_different_steps(place, found)
+            return _apart(place, found, what)
     return ""
 
 
-def _at_different_steps(place: float, steps: Sequence[float]) -> str:
-    return f"{_PLACES[place]} different steps ({min(steps):.0f} and {max(steps):.0f})"
+def _apart(place: float, found: Sequence[float], what: str) -> str:
+    return f"{_PLACES[place]} different {what} ({min(found):.0f} and {max(found):.0f})"
 
 
 def _changes(rule: MetricRule, scale: HarmScale, reading: Reading) -> bool:

@@ -33,7 +33,7 @@ _REWARDS = metrics_with("reward")
 class Reading:
     """A run's number `value`, in the metric's unit. `last_step`: of the run; the series may end earlier. `warmup`: how
     many points of the series are warm-up. `capacity`: what the run's device can hold, in the metric's unit. `rewards`:
-    the lowest and the highest of all rewards that the run recorded, if this is one."""
+    the lowest and the highest of all rewards that the run recorded, if this is one. `updates`: as in Run."""
 
     run_id: str
     seed: int | None
@@ -44,6 +44,14 @@ class Reading:
     warmup: int
     capacity: float = math.inf
     rewards: tuple[float, float] = (-math.inf, math.inf)
+    updates: float = math.nan
+
+    @property
+    def in_rollouts(self) -> Reading:
+        """The same by rollouts: each point at that of its step."""
+        rollouts = np.ceil(self.series.steps / self.updates).astype(np.int64)
+        last = math.ceil(self.last_step / self.updates)
+        return replace(self, series=replace(self.series, steps=rollouts), last_step=last)
 
     @property
     def to_the_end(self) -> bool:
@@ -126,6 +134,7 @@ def _read_one(policy: Policy, rule: MetricRule, run: Run) -> Reading | str:
         warmup=warmup,
         capacity=_capacity(run) if rule.info.unit == "MiB" else math.inf,
         rewards=_rewards(rule, run) if rule.info.reward else (-math.inf, math.inf),
+        updates=run.updates,
     )
 
 

@@ -54,12 +54,13 @@ def _bad(run: Run, name: str) -> list[int]:
 
 
 def _first(run: Run, benign: Collection[int]) -> str:
-    """'at step 12 (loss)': the earliest non-finite value, by a count of them or in a metric that is never undefined."""
+    """'at step 12 (loss)': the earliest non-finite value, by a count of them or in a metric that is never undefined, of
+    several the first of the table: a loss before the gradients that it has."""
     names = (_COUNT, *_NEVER_NAN)
     found = [(step, name == _COUNT, name) for name in names for step in _bad(run, name) if step not in benign]
     if not found:
         return ""
-    step, counted, name = min(found)
+    step, counted, name = min(found, key=lambda one: one[:2])
     return f"at step {step}" + ("" if counted else f" ({name})")
 
 

@@ -3,6 +3,7 @@ runs."""
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,8 +12,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from gates.model.metrics import metrics_with
+
 WITHIN_NOISE = "improved by no more than its noise"
 """How a `learned_reason` says of a run that it got better, and that chance may be why."""
+
+_OF_ITERATIONS = metrics_with("of_iterations")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -120,6 +125,13 @@ class Run:
     def finished(self) -> bool:
         """Whether it reached its end."""
         return self.completed and not self.failure
+
+    @cached_property
+    def updates(self) -> float:
+        """Optimizer steps on each rollout of a policy, by the distance of the rows that close its iterations; NaN if it
+        does not iterate."""
+        held = next((one for name in _OF_ITERATIONS if (one := self.series.get(name)) and len(one.steps) > 1), None)
+        return math.nan if held is None else held.spacing
 
     def finite(self, name: str) -> NDArray[np.float64]:
         """The finite values of a series; none if it was not recorded."""

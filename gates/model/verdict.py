@@ -130,6 +130,12 @@ class Check:
     runs_if_unchanged: int | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def named(self) -> str:
+        """The check's name for people: nothing that failed is called `completed`."""
+        failed = self.role is Role.HARD and self.outcome in (CheckOutcome.BLOCK, CheckOutcome.INCONCLUSIVE)
+        return f"not {self.metric}" if failed and self.metric in ("completed", "learned") else self.metric
+
 
 def check_of(rule: MetricRule, outcome: CheckOutcome, reason: str, **known: Any) -> Check:
     """The check of a rule; `known`: its other fields."""

@@ -201,7 +201,9 @@ def test_a_training_that_broke_off_without_numbers_became_unstable(tmp_path: Pat
     good = [state(f"b{i}", STEPS, 0.41 + i / 100) for i in range(2)]
     code, verdict = judged(sound, [*good, state("b2", 40, np.nan)])
     assert (code, check(verdict, "completed")["outcome"]) == (1, "BLOCK")
-    assert "became unstable after step 40 (loss is nan from step 40 to the end)" in verdict["reason"]
+    said = check(verdict, "completed")["reason"]
+    assert "became unstable after step 40 (loss is nan from step 40 to the end)" in said
+    assert verdict["reason"].startswith("Nonfinite: 1 of 3 runs: non-finite steps, first at step 40 (loss)")
     for number, other in enumerate(({"entropy": np.nan}, {"reward_mean": np.nan}, {"eval_loss": np.nan, "at": 10})):
         code, verdict = judged(sound, [*good, state(f"c{number}", 40, 1.3, **other)])
         assert verdict["reason_code"] == "broken-off", other

@@ -454,7 +454,7 @@ def test_one_cause_is_one_line_and_runs_are_called_by_their_seeds() -> None:
 def test_hard_gates_that_block_stand_above_the_figures() -> None:
     said = text.render(recorded_decision("block_nan"), width=100, full=True)
     assert said.index("BLOCK watch: ") < said.index("metric  ")
-    assert text.render(recorded_decision("block_nan"), width=100).index("BLOCK learned: ") < said.index("metric  ")
+    assert text.render(recorded_decision("block_nan"), width=100).index("BLOCK not learned: ") < said.index("metric  ")
 
 
 def test_what_a_short_report_leaves_out_is_there_with_full() -> None:

@@ -80,7 +80,7 @@ def test_a_canary_too_short_to_learn_blames_neither_side(recorded: Any) -> None:
     decision = report(going, sides(), verdict)
     assert (decision.exit_code, verdict.reason_code) == (3, ReasonCode.FAILS_ALIKE)
     said = (
-        "Learned: 3 of 3 runs: learned nothing (loss 0.693 to 0.692); so did 3 of 3 of the baseline's: "
+        "Not learned: 3 of 3 runs: learned nothing (loss 0.693 to 0.692); so did 3 of 3 of the baseline's: "
         "this canary is too short to say"
     )
     assert verdict.reason.startswith(said)

@@ -157,3 +157,46 @@ def test_iterations_are_counted_whatever_steps_they_have(perf):
     assert check(judge(perf, side("a", 5, 4, 1.0), side("b", 3, 8, 2.0)), "iteration_time").outcome == Outcome.BLOCK
     alike = check(judge(perf, side("a", 5, 4, 1.0), side("b", 3, 4, 1.0)), "iteration_time")
     assert alike.outcome == Outcome.PASS
+
+
+def policy_run(name: str, updates: int, *, rollouts: int = 50, kl: float = 6.0, cost: float = 40.0) -> Run:
+    """Of PPO on a CPU: a row for every optimizer step, and of what comes once per rollout at the last of them."""
+    rng = np.random.default_rng(list(name.encode()))
+    steps, closing = np.arange(1, rollouts * updates + 1), updates * np.arange(1, rollouts + 1)
+
+    def series(metric: str, at: Any, level: Any) -> Series:
+        return Series(name=metric, steps=np.array(at), values=level * np.exp(rng.normal(0, 0.01, len(at))))
+
+    rise = np.linspace(0.1, 1, rollouts)
+    held = [
+        series("step_cost", steps, 10.0), series("step_cpu_time", steps, 0.02), series("step_time", steps, 0.02),
+        series("peak_memory", steps, 900.0), series("learning_rate", steps, 1e-3), series("grad_norm", steps, 1.0),
+        *(series(metric, closing, cost) for metric in ("iteration_cost", "iteration_time", "iteration_cpu_time")),
+        series("kl", closing, kl * rise), series("reward_mean", closing, 5 * rise),
+        series("eval_reward", closing[-1:], 5.0),
+    ]  # fmt: skip
+    return Run(
+        run_id=name, seed=None, series={one.name: one for one in held}, completed=True, learned=True,
+        last_step=int(steps[-1]), workload={"algo": "ppo"}, hardware={"backend": "cpu"},
+    )  # fmt: skip
+
+
+def policy_version(name: str, updates: int, **how: Any) -> Version:
+    return Version(model="m", version=name, runs=tuple(policy_run(f"{name}{i}", updates, **how) for i in range(3)))
+
+
+def test_a_policy_is_compared_by_its_rollouts_and_what_broke_comes_before_what_it_costs():
+    """Without a KL penalty, and twice as many passes over each rollout: the answers are no others in number."""
+    found = judge(load_policy("smoke"), policy_version("a", 4), policy_version("b", 8, kl=70.0, cost=65.0))
+    assert found.reason.startswith("KL 4.")
+    assert found.reason.endswith("; also iteration_cost.")
+    assert (check(found, "kl").outcome, check(found, "iteration_cost").outcome) == (Outcome.BLOCK, Outcome.BLOCK)
+    unchanged = judge(load_policy("smoke"), policy_version("a", 4), policy_version("b", 8))
+    assert {check(unchanged, one).outcome for one in ("kl", "eval_reward", "iteration_cost")} == {Outcome.PASS}
+
+
+def test_fewer_rollouts_are_another_part_of_a_training_whatever_their_steps():
+    found = judge(load_policy("smoke"), policy_version("a", 4), policy_version("b", 6, rollouts=25))
+    assert check(found, "eval_reward").reason_code is ReasonCode.NOT_COMPARABLE
+    assert "end at different rollouts (25 and 50)" in check(found, "eval_reward").reason
+    assert check(found, "kl").outcome not in (Outcome.PASS, Outcome.BLOCK)

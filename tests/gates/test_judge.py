@@ -456,3 +456,17 @@ def test_where_a_step_has_more_tokens_the_cost_of_a_token_decides(smoke, make_ve
         assert (better.outcome, check(better, decides).role) == (Outcome.PASS, Role.GATE)
         worse = judge(smoke, packed("a", 1.0, 1.0, backend), packed("b", 0.7, 1.0, backend))
         assert (worse.outcome, check(worse, decides).outcome) == (Outcome.BLOCK, CheckOutcome.BLOCK)
+
+
+def test_what_is_not_a_number_is_named_before_the_end_that_it_brought(smoke, make_run, make_version):
+    """And what was learned before what it costs, whatever the order of a policy's rules."""
+    loss = np.where(np.arange(100) < 60, 0.6, np.nan)
+    lost = make_run("b0", completed=False, failure="instability", learned=False, series_={"loss": loss})
+    verdict = judge(smoke, make_version("a"), Version(model="canary", version="b", runs=(lost,)))
+    assert verdict.reason == (
+        "Nonfinite: 1 of 1 runs: non-finite steps, first at step 61 (loss); also not completed, not learned."
+    )
+    dear = judge(smoke, make_version("a"), make_version("b", factor={"step_time": 2.0, "eval_loss": 2.0}))
+    assert dear.reason.startswith("Evaluation loss ")
+    assert dear.reason.endswith("; also step_time, run_time.")
+    assert [one.metric for one in dear.checks[:3]] == ["eval_loss", "step_time", "run_time"]
