@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.judging.unregistered import judge_runs
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.reports.figures import counted
+from canary_mlflow.reports.sweep import GridRow, grid, metrics_of
+from canary_mlflow.tracking.describing.schema import name_of_key
 from training.config import CanaryConfig
 from training.naming import canary_name
 from training.plain import to_plain
@@ -29,13 +32,20 @@ WORST_FIRST = (1, 4, 2, 3, 0)
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """The runs of one configuration. `decision`: None if their model has no champion, or there are no runs."""
+    """The runs of one configuration. `decision`: None if their model has no champion, or there are no runs. `latest`:
+    the last values of each run, by metric."""
 
     name: str
     asked: int
-    made: int
+    runs: tuple[str, ...]
     failures: tuple[str, ...]
+    latest: tuple[Mapping[str, float], ...]
     decision: Decision | None = None
+
+    @property
+    def made(self) -> int:
+        """How many runs it has."""
+        return len(self.runs)
 
     @property
     def code(self) -> int:
@@ -71,7 +81,27 @@ def cell_of(config: CanaryConfig) -> str:
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def judge_cells(client: MlflowClient, runs: Sequence[Run], configs: Sequence[CanaryConfig]) -> Iterator[Cell]:
+def label_of(config: CanaryConfig, swept: Sequence[str]) -> str:
+    """A cell's name, by what differs: `algo=sft train.learning_rate=0.001`; '' if only seeds do."""
+    return " ".join(f"{key}={_value(to_plain(config), key)}" for key in swept)
+
+
+def _value(tree: Any, key: str) -> str:
+    """The value under a dotted key; of a group of keys its name."""
+    for part in re.split(r"[./]", key.partition("@")[0]):
+        tree = tree.get(part, "?") if isinstance(tree, dict) else "?"
+    return str(tree.get("name", "?") if isinstance(tree, dict) else tree)
+
+
+def name_of_sweep(configs: Sequence[CanaryConfig], swept: Sequence[str]) -> str:
+    """`sweep train.learning_rate=0.001,0.002`."""
+    values = {key: dict.fromkeys(_value(to_plain(config), key) for config in configs) for key in swept}
+    return " ".join(["sweep", *(f"{key}={','.join(found)}" for key, found in values.items())])
+
+
+def judge_cells(
+    client: MlflowClient, runs: Sequence[Run], configs: Sequence[CanaryConfig], swept: Sequence[str] = ()
+) -> Iterator[Cell]:
     """Judge each configuration of the sweep, in order, against its model's champion; nothing is recorded."""
     cells: dict[str, list[CanaryConfig]] = {}
     for config in configs:
@@ -83,7 +113,14 @@ def judge_cells(client: MlflowClient, runs: Sequence[Run], configs: Sequence[Can
         ids = [run.info.run_id for run in own]
         failures = tuple(run.data.tags.get("canary.failure") or "error" for run in own if run.info.status != "FINISHED")
         decision = judge_runs(client, model, ids, load_policy(config.gate)) if model else None
-        yield Cell(name=model or canary_name(config), asked=asked, made=len(own), failures=failures, decision=decision)
+        yield Cell(
+            name=label_of(config, swept) or model or canary_name(config),
+            asked=asked,
+            runs=tuple(ids),
+            failures=failures,
+            latest=tuple({name_of_key(key): value for key, value in run.data.metrics.items()} for run in own),
+            decision=decision,
+        )
 
 
 def worst(codes: Sequence[int]) -> int:
@@ -92,6 +129,10 @@ def worst(codes: Sequence[int]) -> int:
 
 
 def table(cells: Sequence[Cell]) -> str:
-    """A line for each cell."""
-    names, words = max(len(cell.name) for cell in cells), max(len(cell.word) for cell in cells)
-    return "\n".join(f"{cell.name:<{names}}  {cell.word:<{words}}  {' '.join(cell.reason.split())}" for cell in cells)
+    """The cells as a grid: what differs, the verdict, metrics, why."""
+    return grid(
+        [
+            GridRow(name=cell.name, metrics=metrics_of(cell.decision, cell.latest), word=cell.word, reason=cell.reason)
+            for cell in cells
+        ]
+    )

@@ -36,6 +36,7 @@ class CommandLine:
     plain: bool  # one job, and no option on how Hydra runs it
     informs: bool  # composes and shows, but runs nothing
     helps: bool  # does not even compose
+    swept: tuple[str, ...] = ()  # the keys in which the cells of a multirun differ
 
 
 def expand(argv: Sequence[str]) -> list[str]:
@@ -96,6 +97,7 @@ def parse(argv: Sequence[str]) -> CommandLine:
         ),
         informs=bool(arguments.cfg or arguments.info),
         helps=bool(arguments.help or arguments.hydra_help or arguments.shell_completion),
+        swept=tuple(dict.fromkeys(item.key_or_group for item in overrides if multirun and _makes_cells(item))),
     )
 
 
@@ -151,6 +153,10 @@ def _check_override(item: Override) -> None:
 
 def _is_name(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip())
+
+
+def _makes_cells(item: Override) -> bool:
+    return item.is_sweep_override() and item.key_or_group not in ("seed", "repeats")
 
 
 def _grid(overrides: list[Override]) -> Iterator[list[str]]:

@@ -18,18 +18,31 @@ from canary_mlflow.reports.decision import decision_to_dict
 from canary_mlflow.reports.markdown import fenced
 from canary_mlflow.shown import echo_lines, say, shown
 from canary_mlflow.tracking.stores.holding import held
-from canary_mlflow.tracking.stores.session import child_runs, close_run, finish_session, get_run, log_tags, open_session
+from canary_mlflow.tracking.stores.session import (
+    CELL_NAME_TAG,
+    NAME_TAG,
+    child_runs,
+    close_run,
+    finish_session,
+    get_run,
+    log_tags,
+    name_in_cell,
+    open_session,
+)
 from canary_mlflow.tracking.stores.store import prepare_store
 from training.ahead import workers_of
-from training.cells import CELL_TAG, MODEL_TAG, cell_of, judge_cells, table, worst
+from training.cells import CELL_TAG, MODEL_TAG, cell_of, judge_cells, label_of, name_of_sweep, table, worst
+from training.command_line import parse
 from training.config import CanaryConfig
-from training.naming import default_model_name
+from training.naming import default_model_name, run_name
 from training.plain import to_plain
 from training.preflight import check_machine
 from training.process import GRACE
 from training.runs import code_of, train_runs
 
 PARENT = "CANARY_PARENT_RUN_ID"
+SWEPT_TAG = "canary.swept"  # of the sweep: the keys in which its cells differ
+WORST_WORD = ("BLOCK", "INCONCLUSIVE", "bootstrap", "PASS")
 
 
 def run_sweep(configs: Sequence[CanaryConfig], argv: Sequence[str], jobs: Callable[[Sequence[str]], object]) -> int:
@@ -39,19 +52,21 @@ def run_sweep(configs: Sequence[CanaryConfig], argv: Sequence[str], jobs: Callab
     tracking = configs[0].tracking
     client = prepare_store(tracking.uri)
     clear(client)
-    parent = open_session(client, tracking.experiment, "sweep", {"canary.role": "sweep"})
+    swept = parse(argv).swept
+    tags = {"canary.role": "sweep", SWEPT_TAG: " ".join(swept)}
+    parent = open_session(client, tracking.experiment, name_of_sweep(configs, swept), tags)
     code = 4
     try:
         with held(client, parent):
             # Hydra sets it in the jobs of every launcher, on this machine or another.
             if all(config.launcher.name == "ray" for config in configs):
-                on_cluster(client, parent, configs)
+                on_cluster(client, parent, configs, swept)
             else:
                 try:
                     jobs([*argv, f"+hydra.job.env_set.{PARENT}={parent}"])
                 finally:
                     _end_left(client, parent)
-            code = _judge(client, parent, configs)
+            code = _judge(client, parent, configs, swept)
     finally:
         finish_session(client, parent, "FINISHED" if code == 0 else "FAILED")
     return code
@@ -67,15 +82,21 @@ def run_job(config: CanaryConfig, scratch: Path) -> int:
         model = config.model_name or default_model_name(config, first.prepared.workload)
         workers = chain([first], loading)
         parent = os.environ[PARENT]
-        if get_run(client, parent).info.status != "RUNNING":  # a job may wait in a queue for longer than that
+        sweep = get_run(client, parent)
+        if sweep.info.status != "RUNNING":  # a job may wait in a queue for longer than that
             raise CanaryError(f"sweep {parent} has ended; this job of it has made no runs")
-        tags = {CELL_TAG: cell_of(config), MODEL_TAG: model}
+        tags = cell_tags(config, model, sweep.data.tags.get(SWEPT_TAG, "").split())
         # Nothing registers a sweep, so nothing would ever load its weights, and no prune would find them.
         results = train_runs(client, parent, config, workers, repeats, tags=tags, keep_weights=False, profile=True)
     return max((code_of(result) for result in results), default=0)
 
 
-def on_cluster(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig]) -> None:
+def cell_tags(config: CanaryConfig, model: str, swept: Sequence[str]) -> dict[str, str]:
+    """The tags of a cell's runs."""
+    return {CELL_TAG: cell_of(config), CELL_NAME_TAG: label_of(config, swept), MODEL_TAG: model}
+
+
+def on_cluster(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig], swept: Sequence[str]) -> None:
     """Make the runs of all jobs at once, without Hydra's launcher, as far as the cluster has room."""
     from canary_mlflow.launching.cluster import connected, needs_of
     from training.crews import trained, unit_of
@@ -88,7 +109,8 @@ def on_cluster(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig
     with connected(needs_of(to_plain(configs[0])), client.tracking_uri, say) as cluster:
         for config, (result, work) in zip(asked, trained(cluster, client, parent, units), strict=True):
             model = config.model_name or default_model_name(config, work)
-            log_tags(client, result.run_id, {CELL_TAG: cell_of(config), MODEL_TAG: model})
+            tags = cell_tags(config, model, swept)
+            log_tags(client, result.run_id, {**tags, NAME_TAG: name_in_cell(run_name(config), tags)})
 
 
 def _end_left(client: MlflowClient, parent: str) -> None:
@@ -102,10 +124,10 @@ def _end_left(client: MlflowClient, parent: str) -> None:
         close_run(client, run_id, "interrupted", "its job ended without saying why")
 
 
-def _judge(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig]) -> int:
+def _judge(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig], swept: Sequence[str]) -> int:
     """Judge the cells, write the result on the parent run and print it; return the worst exit code."""
     runs = [run for run in child_runs(client, parent) if run.data.tags.get("canary.role") == "run"]
-    cells = list(judge_cells(client, runs, configs))
+    cells = list(judge_cells(client, runs, configs, swept))
     finished = sum(run.info.status == "FINISHED" for run in runs)
     for run in runs:
         if run.info.status != "FINISHED":
@@ -117,7 +139,14 @@ def _judge(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig]) -
     client.log_dict(
         parent, {cell.name: decision_to_dict(cell.decision) for cell in cells if cell.decision}, "verdicts.json"
     )
-    log_tags(client, parent, {"mlflow.note.content": fenced(said)})
+    words = [cell.word for cell in cells]
+    judged = sorted({cell.word for cell in cells if cell.decision}, key=WORST_WORD.index)
+    counts = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys([*judged, *words]))
+    verdict = {"canary.verdict": judged[0], "canary.verdict_reason": f"cells: {counts}"} if judged else {}
+    log_tags(client, parent, {"mlflow.note.content": fenced(said), **verdict})
+    for cell in cells:
+        for run_id in cell.runs if cell.decision else ():
+            log_tags(client, run_id, {"canary.verdict": cell.word})
     return worst([cell.code for cell in cells])
 
 

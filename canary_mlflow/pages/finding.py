@@ -63,6 +63,6 @@ def place_of(connection: sa.Connection, run_id: str) -> Place:
     """The session that a run belongs to, or the run itself."""
     run = find_run(connection, run_id)
     parent = read_facts(connection, [run.parent]).get(run.parent) if run.parent else None
-    if parent is None or parent.deleted or parent.tags.get("canary.role") != "session":
+    if parent is None or parent.deleted or not parent.parental:
         return Place(head=run)
     return Place(head=parent, run=run)

@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from canary_mlflow.pages.facts import PARAMS, RUNS, SHORTEST, TAGS, read_facts, read_tags
-from canary_mlflow.tracking.reading.facts import OPEN, RunFacts
+from canary_mlflow.tracking.reading.facts import OPEN, PARENTS, RunFacts
 from canary_mlflow.tracking.stores.read_only import reading
 from canary_mlflow.tracking.stores.session import PARENT_TAG
 
@@ -198,7 +198,7 @@ def count_warned(tags: Mapping[str, Mapping[str, str]], children: dict[str, int]
 
 def wanted(asked: Asked, tags: Mapping[str, str], warned: int | None) -> bool:
     """Whether a run is of the kind that was asked for and passes the filters."""
-    if tags.get(ROLE) != ("session" if asked.what == "sessions" else "run"):
+    if tags.get(ROLE) not in (PARENTS if asked.what == "sessions" else ("run",)):
         return False
     if asked.warned and not (warned if asked.what == "sessions" else tags.get(LEVEL, "") in WARNED):
         return False

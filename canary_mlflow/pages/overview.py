@@ -15,7 +15,7 @@ from canary_mlflow.registry.workspaces import active_workspace
 from canary_mlflow.tracking.reading.facts import OPEN, RunFacts
 from canary_mlflow.tracking.reading.numbers import count
 from canary_mlflow.tracking.stores.read_only import has_ledger, reading
-from canary_mlflow.tracking.stores.session import PARENT_TAG
+from canary_mlflow.tracking.stores.session import CELL_NAME_TAG, PARENT_TAG
 from canary_mlflow.tracking.watching import FOUND
 
 RECENT = 20  # finished sessions shown
@@ -26,7 +26,7 @@ TAG_KEYS = (
     ROLE, PARENT_TAG, FOUND, "mlflow.runName", "canary.algo", "canary.model", "canary.tier", "canary.seed",
     "canary.fault", "canary.model_name", "canary.version", "canary.verdict", "canary.verdict_reason",
     "canary.failure", "canary.failure_reason", "canary.watch.level", "canary.watch.warnings",
-    "canary.max_steps",
+    "canary.max_steps", CELL_NAME_TAG,
 )  # fmt: skip
 ORDER_KEYS = (ROLE, PARENT_TAG, "canary.watch.level", "canary.watch.warnings")
 STEP_KEYS = ("perf/step_time", "stability/loss", "stability/learning_rate")  # one of them moves with every step
@@ -110,7 +110,7 @@ def version_of(session: RunFacts) -> int:
 def read_running(connection: sa.Connection) -> list[RunFacts]:
     """The sessions, and runs without one, that have not ended: first those with warnings, then the newest."""
     found = read_facts(connection, newest(connection, RUNS.c.status.in_(OPEN)), tags=ORDER_KEYS, latest=())
-    ours = {run_id: run for run_id, run in found.items() if run.tags.get(ROLE) in ("run", "session")}
+    ours = {run_id: run for run_id, run in found.items() if run.parental or run.tags.get(ROLE) == "run"}
     ours |= parents_of(connection, ours)
     warned = {run.parent or run.run_id for run in ours.values() if run.warned}
     return sorted(heads_of(ours), key=lambda run: (run.run_id not in warned, -run.started))
@@ -124,7 +124,7 @@ def read_recent(connection: sa.Connection) -> list[RunFacts]:
         if len(heads) >= RECENT:
             break
         found = read_facts(connection, ended[start : start + AT_ONCE], tags=(ROLE, PARENT_TAG), latest=())
-        ours = {run_id: run for run_id, run in found.items() if run.tags.get(ROLE) in ("run", "session")}
+        ours = {run_id: run for run_id, run in found.items() if run.parental or run.tags.get(ROLE) == "run"}
         heads += [run for run in heads_of(ours | parents_of(connection, ours)) if run.run_id in ours]
     ids = [run.run_id for run in heads[:RECENT]]
     return list(read_facts(connection, ids, tags=TAG_KEYS, latest=STEP_KEYS).values())
@@ -144,18 +144,13 @@ def parents_of(connection: sa.Connection, runs: Mapping[str, RunFacts]) -> dict[
 
 def heads_of(runs: Mapping[str, RunFacts]) -> list[RunFacts]:
     """The sessions, and the runs that belong to none."""
-    sessions = {run_id for run_id, run in runs.items() if is_session(run)}
-    return [run for run in runs.values() if is_session(run) or (ROLE in run.tags and run.parent not in sessions)]
-
-
-def is_session(run: RunFacts) -> bool:
-    """Whether its children are the runs of a session."""
-    return run.tags.get(ROLE) == "session"
+    sessions = {run_id for run_id, run in runs.items() if run.parental}
+    return [run for run in runs.values() if run.parental or (ROLE in run.tags and run.parent not in sessions)]
 
 
 def grouped(connection: sa.Connection, heads: Sequence[RunFacts]) -> list[Session]:
     """The sessions with their runs."""
-    sessions = [run.run_id for run in heads if is_session(run)]
+    sessions = [run.run_id for run in heads if run.parental]
     children = children_of(connection, sessions) if sessions else defaultdict(list)
     every = [run_id for ids in children.values() for run_id in ids]
     runs = read_facts(connection, every, tags=TAG_KEYS, latest=STEP_KEYS)
@@ -163,7 +158,7 @@ def grouped(connection: sa.Connection, heads: Sequence[RunFacts]) -> list[Sessio
         Session(
             head=head,
             runs=[runs[run_id] for run_id in children.get(head.run_id, ()) if run_id in runs]
-            if is_session(head)
+            if head.parental
             else [head],
         )
         for head in heads

@@ -80,7 +80,7 @@ def read_run(tracking: str, registry: str, run_id: str) -> RunPage:
         session = session_of(connection, run)
         siblings = siblings_of(connection, run) if session is not None else []
         params = read_params(connection, run_id, target_keys())
-    model = model_of(session or run)
+    model = model_of(run, session)
     champion = champion_of(tracking, registry, run, model)
     try:
         bands = champion_bands(tracking, champion.run_ids) if champion.run_ids else {}
@@ -104,9 +104,10 @@ def session_of(connection: sa.Connection, run: RunFacts) -> RunFacts | None:
     return found if found is not None and found.experiment == run.experiment else None
 
 
-def model_of(session: RunFacts) -> str:
-    """The registered model of a session; '' if it has none."""
-    return session.tags.get("canary.model_name", "")
+def model_of(run: RunFacts, session: RunFacts | None) -> str:
+    """The registered model of a run's session, or of its cell in a sweep; '' if it has none."""
+    told = run if session is None or session.tags.get("canary.role") == "sweep" else session
+    return told.tags.get("canary.model_name", "")
 
 
 def curves(
@@ -119,7 +120,7 @@ def curves(
     series, some = drawn_series(connection, run, SERIES, since, rough=rough)
     known: Mapping[str, Usual] = {}
     if not rough:
-        champion = champion_of(tracking, registry, run, model_of(session_of(connection, run) or run))
+        champion = champion_of(tracking, registry, run, model_of(run, session_of(connection, run)))
         known = reference_of(tracking, champion.run_ids, SERIES, 0, run.tags.get("canary.tier", ""))
     return {
         "whole": after is None,

@@ -66,7 +66,8 @@ def read_page(
     """The page of one session with its champion; with `compare`, of several, the first of which is the reference.
     `refresh`: only what the curves need, without targets and differences. Raises StoreError."""
     runs, left_out = runs_of(tracking, heads, compare=compare)
-    model = heads[0].tags.get("canary.model_name", "")
+    models = {one.run.tags.get("canary.model_name", "") for one in runs}  # of a sweep's runs, each its own
+    model = heads[0].tags.get("canary.model_name", "") or (models.pop() if len(models) == 1 else "")
     own = [one.run for one in runs if one.side == 0]
     if compare:
         said = f"Grey: what {name_of(heads[0])} did; the others are ranked by how far they go from it."
@@ -98,7 +99,7 @@ def read_page(
 
 def runs_of(tracking: str, heads: Sequence[RunFacts], *, compare: bool) -> tuple[list[Shown], int]:
     """The runs of all sides that there is room for, and how many were left out."""
-    sessions = [one.run_id for one in heads if one.tags.get("canary.role") == "session"]
+    sessions = [one.run_id for one in heads if one.parental]
     with reading(tracking) as connection:
         children = children_of(connection, sessions) if sessions else {}
         ids = {one.run_id: children.get(one.run_id, []) if one.run_id in sessions else [one.run_id] for one in heads}

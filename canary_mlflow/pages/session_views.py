@@ -17,6 +17,7 @@ from canary_mlflow.pages.rendering import rendered
 from canary_mlflow.pages.requests import argument, as_answer, readers, whole_number
 from canary_mlflow.pages.session import ASKED, SIDES, SessionPage, curves_of, name_of, read_page
 from canary_mlflow.pages.strips import strips_of
+from canary_mlflow.pages.sweep import grid_of
 from canary_mlflow.pages.tables import lines_of
 from canary_mlflow.pages.verdict import judged
 from canary_mlflow.reports import causes
@@ -44,7 +45,8 @@ def session() -> Any:
     if found is not None and not readers().model(found[1].model):
         found = None
     champion = read_reference(page)
-    whole = place.head.tags.get("canary.role") == "session"
+    role = place.head.tags.get("canary.role")
+    whole = role == "session"
     earlier = earlier_than(tracking_uri(), registry_uri(), place.head) if whole else []
     return rendered(
         "canary/session.html",
@@ -52,6 +54,7 @@ def session() -> Any:
         asked=place.run.run_id if place.run else "",
         query=[("id", place.head.run_id)],
         earlier=[one for one in earlier if readers().experiment(one[1].experiment)],
+        grid=grid_of(tracking_uri(), place.head) if role == "sweep" else None,
         row=None if found is None else found[0],
         card=None if found is None else card_of(found[1], then=found[0] is not None),
         warned=causes.of_warnings(warnings_of(page)),

@@ -23,6 +23,7 @@ from canary_mlflow.registry.acts.accepting import accept_facts
 from canary_mlflow.registry.acts.by_hand import bless
 from canary_mlflow.registry.judging.gatekeeper import gate
 from canary_mlflow.reports.card import card_of
+from canary_mlflow.reports.decision import decision_to_dict
 from gates.model.records import Series
 
 
@@ -400,3 +401,40 @@ def test_a_share_that_was_always_0_has_a_width_too() -> None:
     assert usual is not None
     assert departure(usual, line(np.full(100, 0.2))).farthest == pytest.approx(4)
     assert departure(usual, line(np.full(100, 0.02))).step is None
+
+
+def test_a_sweep_is_a_grid_named_by_what_differs(web: Any, guarded: Any) -> None:
+    """Running, then judged: its cells, their metrics and their verdicts; on the overview it is one line."""
+
+    def cell(rate: str, number: int, loss: float) -> None:
+        name = f"train.learning_rate={rate}"
+        tags = {"mlflow.parentRunId": sweep, "canary.cell_name": name, "canary.seed": str(number)}
+        values = {"quality/eval_loss": [loss], "stability/loss": [1.0, loss]}
+        a_run(guarded, values, end="FINISHED", tags={**tags, "canary.model_name": guarded.model})
+
+    tags = {"canary.role": "sweep", "canary.swept": "train.learning_rate"}
+    named = f"sweep train.learning_rate=0.001,0.002 of {guarded.model}"
+    sweep = guarded.client.create_run(guarded.experiment, tags=tags, run_name=named).info.run_id
+    cell("0.001", 1, 1.5)
+    cell("0.001", 2, 1.7)
+    cell("0.002", 1, 0.25)
+    page = text_of(web.get(f"/canary/session?id={sweep}"))
+    assert "No run has begun yet" not in page
+    rows = re.findall(r'<tr><th scope="row">train.learning_rate=(.*?)</th>(.*?)</tr>', page)
+    assert [name for name, _ in rows] == ["0.001", "0.002"]
+    assert ["1.6" in rows[0][1], "0.25" in rows[1][1], "2 runs" in rows[0][1]] == [True] * 3
+    assert "train.learning_rate=0.001, seed 2" in page
+    bad = guarded.session(slower=2.0, tags={"canary.model_name": guarded.model})
+    found = gate(guarded.client, guarded.model, guarded.register(bad), load_policy("smoke"))
+    verdicts = {"train.learning_rate=0.001": decision_to_dict(found)}
+    guarded.client.log_dict(sweep, verdicts, "verdicts.json")
+    guarded.client.set_tag(sweep, "canary.verdict", "BLOCK")
+    guarded.client.set_terminated(sweep)
+    page = text_of(web.get(f"/canary/session?id={sweep}"))
+    first, second = re.findall(r'<tr><th scope="row">train.learning_rate=.*?</th>(.*?)</tr>', page)
+    assert [">BLOCK<" in first, ">BLOCK<" in second, "not judged" in second] == [True, False, True]
+    overview = text_of(web.get("/canary"))
+    line = overview[overview.index(f">{named}<") :].partition("</tr>")[0]
+    assert line.index(">BLOCK<") < line.index("train.learning_rate=0.001, seed 1")
+    index = text_of(web.get("/canary/sessions", query_string={"q": guarded.model}))
+    assert f">{named}<" in index

@@ -9,17 +9,20 @@ from typing import Any
 import pytest
 
 from canary_mlflow.registry.acts.by_hand import bless
-from training.cells import CELL_TAG, MODEL_TAG, cell_of
+from training.cells import cell_of, label_of, name_of_sweep
 from training.command_line import expand, parse
 from training.compose import check, register_schemas
 from training.config import CanaryConfig
-from training.sweep import PARENT, run_sweep
+from training.sweep import PARENT, cell_tags, run_sweep
+
+SWEEP = ["--multirun", "algo=sft,dpo,ppo", "seed=0,1,2"]
+SWEPT = parse(expand(SWEEP))
 
 
 @pytest.fixture(scope="module")
 def configs() -> list[CanaryConfig]:
     register_schemas()
-    return check(parse(expand(["--multirun", "algo=sft,dpo,ppo", "seed=0,1,2"])))
+    return check(SWEPT)
 
 
 @pytest.mark.parametrize(
@@ -53,18 +56,35 @@ def test_each_cell_with_a_champion_is_judged_and_the_worst_decides(
         parents.append(parent)
         for config in here:
             algo = config.algo.name
-            tags = {CELL_TAG: cell_of(config), MODEL_TAG: models[algo]}
+            tags = cell_tags(config, models[algo], SWEPT.swept)
             recorded.run(parent, config.seed, slower=slower.get(algo, 1.0), tags=tags, nan_at=None, without=())
 
     versions = len(recorded.client.search_model_versions())
-    assert run_sweep(here, [], jobs) == code
-    lines = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
+    assert run_sweep(here, SWEEP, jobs) == code
+    heading, *lines = capsys.readouterr().out.splitlines()
     words = {"sft": "PASS", "dpo": "PASS" if code == 0 else "BLOCK", "ppo": "no"}
-    assert {name: word for name, word, _ in lines} == {models[algo]: word for algo, word in words.items()}
+    cells = {line.split()[0]: line.split()[1] for line in lines}
+    assert cells == {f"algo={algo}": word for algo, word in words.items()}
+    assert heading.split()[:3] == ["cell", "verdict", "eval_loss"]
     parent = recorded.client.get_run(parents[0])
     assert parent.info.status == ends
-    assert models["ppo"] in parent.data.tags["mlflow.note.content"]
+    assert (parent.info.run_name, parent.data.tags["canary.verdict"]) == ("sweep algo=sft,dpo,ppo", words["dpo"])
+    assert "algo=ppo" in parent.data.tags["mlflow.note.content"]
     assert len(recorded.client.search_model_versions()) == versions
+    runs = recorded.client.search_runs(
+        [parent.info.experiment_id], f"tags.`mlflow.parentRunId` = '{parents[0]}' and tags.`canary.seed` = '1'"
+    )
+    told = {run.data.tags["canary.cell_name"]: run.data.tags.get("canary.verdict") for run in runs}
+    assert told == {f"algo={algo}": None if word == "no" else word for algo, word in words.items()}
+
+
+def test_a_cell_is_named_by_what_differs(configs: list[CanaryConfig]) -> None:
+    line = parse(["--multirun", "fault=none,lr_high", "train.learning_rate=1e-3,2e-3", "seed=1,2", "tier=smoke"])
+    assert line.swept == ("fault", "train.learning_rate")
+    cells = check(line)
+    assert label_of(cells[-1], line.swept) == "fault=lr_high train.learning_rate=0.002"
+    assert name_of_sweep(cells, line.swept) == "sweep fault=none,lr_high train.learning_rate=0.001,0.002"
+    assert name_of_sweep(configs, ()) == "sweep", "seeds alone make one cell"
 
 
 def test_a_seed_and_a_number_of_runs_make_no_other_cell(configs: list[CanaryConfig]) -> None:

@@ -369,15 +369,15 @@ def test_a_sweep_leaves_one_parent_with_its_children_also_when_a_job_fails(workp
     )
     # NaN weights end a PPO run at its next rollout; SFT trains on with them.
     assert done.returncode == 1, done.stderr
-    assert [line.split()[:3] for line in done.stdout.splitlines()] == [
-        [f"{algo}-tiny-neox-preferences-smoke", "no", "champion"] for algo in ("sft", "ppo")
-    ]
+    cells = [line.split()[:3] for line in done.stdout.splitlines()[1:]]
+    assert cells == [[f"algo={algo}", "no", "champion"] for algo in ("sft", "ppo")]
     (parent,) = runs(workplace, "sweep")
-    assert parent.info.status == "FAILED"
+    assert (parent.info.run_name, parent.info.status) == ("sweep algo=sft,ppo", "FAILED")
     children = runs(workplace, "run")
     assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
     ended = {(run.data.tags["canary.algo"], run.data.tags["canary.seed"]): run.info.status for run in children}
     assert ended == {("sft", "1"): "FINISHED", ("ppo", "1"): "FAILED"}
+    assert {run.info.run_name for run in children} == {"algo=sft, seed 1", "algo=ppo, seed 1"}
     assert with_weights(workplace) == [], "nothing registers a sweep"
 
 

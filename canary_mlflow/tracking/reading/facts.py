@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 
 from canary_mlflow.errors import StoreError
 from canary_mlflow.tracking.reading.numbers import count
-from canary_mlflow.tracking.stores.session import PARENT_TAG
+from canary_mlflow.tracking.stores.session import PARENT_TAG, name_in_cell
 from canary_mlflow.tracking.watching import warnings_in
 from gates.watch import WatchWarning
 
 OPEN = ("RUNNING", "SCHEDULED")
+PARENTS = ("session", "sweep")
+"""The roles of what has runs below it."""
 SILENT = 120.0  # seconds without news after which a page says so
 
 
@@ -74,7 +76,12 @@ class RunFacts:
     @property
     def short(self) -> str:
         """What to call it beside its siblings."""
-        return f"seed {self.seed}" if self.seed else self.name or self.run_id[:8]
+        return name_in_cell(f"seed {self.seed}", self.tags) if self.seed else self.name or self.run_id[:8]
+
+    @property
+    def parental(self) -> bool:
+        """Whether it is a session or a sweep, and so may have runs below it."""
+        return self.tags.get("canary.role") in PARENTS
 
     @property
     def level(self) -> str:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 PARENT_TAG = "mlflow.parentRunId"
 NAME_TAG = "mlflow.runName"
+CELL_NAME_TAG = "canary.cell_name"
+"""Of the runs of a sweep: in what their cell differs from the others."""
 LONGEST_PARAM = 500  # characters; MLflow's own limit is 6000, its UI shows far fewer
 NOTHING: Mapping[str, str] = MappingProxyType({})
 BATCH = 100  # params or tags that MLflow takes at once
@@ -45,6 +47,11 @@ def open_session(
     return start_run(client, find_experiment(client, experiment), own)
 
 
+def name_in_cell(name: str, tags: Mapping[str, str]) -> str:
+    """A run's name with that of its cell, if it has one."""
+    return ", ".join(filter(None, (tags.get(CELL_NAME_TAG, ""), name)))
+
+
 def create_child_run(
     client: MlflowClient,
     session_id: str,
@@ -54,7 +61,7 @@ def create_child_run(
 ) -> str:
     """Start one run of a session and return its id; values of `params` longer than 500 characters are cut."""
     experiment = get_run(client, session_id).info.experiment_id
-    own = {"canary.role": "run", NAME_TAG: name, PARENT_TAG: session_id, **lease(), **tags}
+    own = {"canary.role": "run", NAME_TAG: name_in_cell(name, tags), PARENT_TAG: session_id, **lease(), **tags}
     run_id = start_run(client, experiment, own)
     log_params(client, run_id, params)
     return run_id
