@@ -21,7 +21,8 @@ from canary_mlflow.registry.sessions.rows import Word, append, beside_of, moved_
 from canary_mlflow.registry.versions import SESSION_TAG, find_version
 from canary_mlflow.tracking.reading.histories import read_version, session_runs
 from canary_mlflow.tracking.stores.session import get_run
-from gates.facts.differences import recipe
+from gates.facts.differences import HARDWARE, recorded
+from gates.facts.exact import FACTS
 from gates.model.records import Run, Version
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def order(client: MlflowClient, session_id: str, model: str, run_id: str) -> Non
 
 
 def record_order(client: MlflowClient, guard: GuardedStore, session_id: str, model: str, run_id: str) -> Row:
-    """Write the order into this guard's ledger: the run, the champion, and the digest of the champion's recipe."""
+    """Write the order into this guard's ledger: the run, the champion, and the digest of how its runs were made."""
     run, rows = get_run(client, run_id), trusted(guard, guard.session_rows(session_id))
     champion = guard.standing(model).version
     if champion is None:
@@ -51,7 +52,7 @@ def record_order(client: MlflowClient, guard: GuardedStore, session_id: str, mod
             f"run {run_id}: found one that has begun, or is in another session; expected a new one of session "
             f"{session_id}; an order comes before its run"
         )
-    code = digest(recipe(version_with(client, model, str(champion), metrics=()).runs))
+    code = digest(how_made(version_with(client, model, str(champion), metrics=()).runs))
     return append(guard, session_id, model, Word.ORDERED, {"ordered": {run_id: str(champion)}, "code": code})
 
 
@@ -106,10 +107,17 @@ def counted(baseline: Version | None) -> tuple[Version | None, tuple[str, ...]]:
     return replace(baseline, fresh=tuple(run for run in told if run.run_id not in others)), notes
 
 
+def how_made(runs: Sequence[Run]) -> dict[str, dict[str, list[str]]]:
+    """What these runs recorded about how they were made, by group and key, but for the machine, and for what follows
+    from the rest."""
+    found = {group: values for group, values in recorded(runs).items() if group not in (HARDWARE, FACTS)}
+    return {group: {key: list(values) for key, values in one.items()} for group, one in found.items()}
+
+
 def made_otherwise(run: Run, like: Sequence[Run]) -> str:
     """What a run recorded of how it was made that none of the others did; '' if nothing. A run that an exception ended
     may have recorded less."""
-    own, known = recipe([run]), recipe(like)
+    own, known = how_made([run]), how_made(like)
     for group, values in own.items():
         for key in sorted(values if run.raised is not None else {**values, **known[group]}):
             if not set(values.get(key, ())) or not set(values[key]) <= set(known[group].get(key, ())):
