@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 
+from gates.facts.courses import COURSE
 from gates.facts.differences import CONFIGURATION, PACKAGES, differences
 from gates.facts.draws import TOKENS
 from gates.facts.exact import FACTS, REWARDS, bare, covers, variant_of
@@ -20,6 +21,7 @@ from gates.model.verdict import Check, CheckOutcome, Difference, ReasonCode, har
 from gates.model.wording import around_difference, listed, told_apart
 
 NAMES = {
+    "course.learning_rate": "learning rate",
     "data.held_out_trained": "held-out rows that are trained on",
     "data.rows": "rows trained on",
     "first.labels": "labels of the first step",
@@ -30,6 +32,8 @@ NAMES = {
     **{f"first.{name}.{step}": f"{name.partition('_')[0]} of step {step}" for name in REWARDS for step in (1, 2, 3)},
     "first.tokens": "tokens of the first step",
     "training.groups": "the optimizer's groups",
+    "training.optimizer_state": "the optimizer's state",
+    "training.scheduler_state": "the schedule's state",
     "parameters.dtype": "types of the parameters",
     "parameters.trainable": "trainable parameters",
     "parameters.trainable_at_end": "trainable parameters at the end",
@@ -103,6 +107,9 @@ def fact_check(
         beginning = UNEXPLAINED if any(one.group == CONFIGURATION for one in found) else UNCHANGED
         reason = f"{beginning} {listed([said(one) for one in against], most=SHOWN)}"
         return hard_check(FACTS, CheckOutcome.BLOCK, reason, ReasonCode.HARD_GATE)
+    if CONFIGURATION not in compared and (courses := [said(one) for one in facts if one.key.startswith(COURSE)]):
+        unknown = f"{listed(courses)}, and no configuration says whether that was set"
+        return open_check(FACTS, unknown, ReasonCode.FACTS_DIFFER)
     if missing:
         unsaid = f"the candidate's runs do not say {missing}, the baseline's do"
         return open_check(FACTS, unsaid, ReasonCode.MISSING_DATA)

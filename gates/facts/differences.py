@@ -48,14 +48,14 @@ def differences(
     for group, pick in _PICKS.items():
         if group == CODE:
             found += _script(baseline, candidate)
+        if group == FACTS:  # a series may tell where no fact was recorded
+            found += decisive_first(fact_differences(baseline if exact is None else exact, candidate))
         if not all(any(pick(run) for run in side) for side in (baseline, candidate)):
             continue
         compared.append(group)
-        if group == FACTS:
-            found += decisive_first(fact_differences(baseline if exact is None else exact, candidate))
-        elif group == CODE:
+        if group == CODE:
             found += _code(baseline, candidate)
-        else:
+        elif group != FACTS:
             changed = [
                 Difference(key=key, baseline=" | ".join(here), candidate=" | ".join(there), group=group)
                 for key, here, there in values_of_both(baseline, candidate, pick)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+from gates.facts.courses import course_differences
 from gates.facts.draws import ORDER, reinforces, shuffled_otherwise
 from gates.facts.layer_drift import GROUP as DRIFT
 from gates.facts.work import WORK
@@ -87,7 +88,7 @@ def fact_differences(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[
         for key in sorted(left.keys() | right.keys() | flipped)
         if _group(key) in groups and not bare(key).startswith((*NOT_EXACT, *answered)) and not _new(key, left, usual[0])
     ]
-    return [one for one in found if one is not None]
+    return [*filter(None, found), *course_differences(baseline, candidate, FACTS)]
 
 
 def bare(key: str) -> str:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from gates.facts.courses import COURSE
 from gates.facts.draws import LEAKED, ORDER, draws_explain, of_same_rows, reinforces
 from gates.facts.exact import (
     ARGUMENTS,
@@ -37,6 +38,8 @@ IMPLEMENTED = frozenset({"fused", "foreach", "capturable", "differentiable"})
 """Settings of an optimizer that do not change its update."""
 OUTCOME = "outcome."
 """Of a variant: how its short training ended, what trained then, and whether it goes on from its checkpoint."""
+STATES = ("training.optimizer_state", "training.scheduler_state")
+LOST = "lost at the resume"
 _OF_TOKENS = re.compile(r"data\.labels\.(held_out\.)?[^.]+\.(.+)")
 """Which label goes with which tokens of a column: where those tokens differ, they say it alone."""
 Kind = Callable[[Difference], bool]
@@ -184,7 +187,15 @@ def mantissa(types: str) -> int:
     return min((MANTISSA.get(one.split(" of ")[-1], FINEST) for one in types.split(", ")), default=FINEST)
 
 
-OF_EQUAL_CODE: tuple[Kind, ...] = (_trains_less, _ends_otherwise)
+def _follows_another_course(one: Difference) -> bool:
+    return bare(one.key).startswith(COURSE)
+
+
+def _lost_state(one: Difference) -> bool:
+    return bare(one.key) in STATES and any(now == LOST for _, now in pairs_of(one).values())
+
+
+OF_EQUAL_CODE: tuple[Kind, ...] = (_trains_less, _ends_otherwise, _follows_another_course, _lost_state)
 OF_EQUAL_DATA: tuple[Kind, ...] = (*OF_EQUAL_CODE, _other_tokens_or_loss)
 OF_EQUAL_SCRIPTS: tuple[Kind, ...] = (*OF_EQUAL_DATA, _other_gradient, _other_course, _other_groups, _coarser)
 """What decides where configuration is the same; where data are known to be, too; where only packages changed."""

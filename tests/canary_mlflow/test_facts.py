@@ -451,3 +451,31 @@ def test_which_label_a_row_has_is_a_fact_whatever_the_rows_order() -> None:
     asked = [labels_in(Dataset.from_dict({**texts, "label": one})) for one in ([True, False], [False, True])]
     assert asked[0] != asked[1]
     assert told(ids, labels=[[1], [2], [3], [4]], length=[2, 1, 2, 1]) == {}
+
+
+@pytest.mark.parametrize(("without", "code"), [((), 0), (("optimizer.pt", "scheduler.pt"), 1)])
+def test_a_resume_without_the_states_of_optimizer_and_schedule_blocks(
+    tiny: str, place: Path, without: tuple[str, ...], code: int
+) -> None:
+    (place / "mine.yaml").write_text(POLICY)
+    sft(tiny, place, [], max_steps=6, save_strategy="steps", save_steps=3, logging_steps=1).train()
+    checkpoint = place / "out" / "checkpoint-3"
+
+    def resumed() -> str:
+        with session("mine") as opened:
+            for seed in range(2):
+                canary = CanaryCallback(watch=None)
+                trainer = sft(tiny, place, [canary], seed=seed, max_steps=6, logging_steps=1)
+                trainer.train(resume_from_checkpoint=str(checkpoint))
+        return opened.session_id
+
+    before = resumed()
+    for name in without:
+        (checkpoint / name).unlink()
+    now = resumed()
+    shown = " ".join(said("compare", before, now, "--policy", "mine.yaml").stdout.split())
+    assert ("a gate would say BLOCK" in shown) == bool(without)
+    assert ("the optimizer's state kept → lost at the resume" in shown) == bool(without)
+    found = json.loads(said("diff", before, now, "--json", code=code).stdout)["differences"]
+    lost = {"training.optimizer_state", "training.scheduler_state", "course.learning_rate"}
+    assert ({one["key"] for one in found} & lost) == (lost if without else set())

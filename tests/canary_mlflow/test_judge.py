@@ -472,3 +472,28 @@ def test_a_history_says_what_runs_differ_by(save: Save, tmp_path: Path) -> None:
     few = CliRunner().invoke(canary, [*words, "--history", *map(str, made[:4])])
     assert few.exit_code == 2
     assert "found 4 files; expected at least 10, the oldest first" in few.output
+
+
+def test_a_learning_rate_that_stops_early_never_passes_and_a_meant_one_is_a_setting(save: Save) -> None:
+    """Its course follows from no seed, so files of other seeds tell; only a configuration says what was meant."""
+    usual = np.linspace(4e-4, 4e-6, STEPS)
+
+    def files(name: str, first: int, rate: Any, settings: Any) -> list[Path]:
+        beside = {"seed": first, "configuration": settings, "eval_loss": 0.54} if settings else {"eval_loss": 0.54}
+        return [
+            save(f"{name}{i}.csv", {**rows(first + i), "learning_rate": rate}, {**beside, "seed": first + i})
+            for i in range(3)
+        ]
+
+    stopped, told = np.where(np.arange(STEPS) < 24, usual, 0.0), {"learning_rate": "4e-4", "max_steps": "100"}
+    named = "0.000304 → 0 at step 25, another course from step 25 on"
+    code, verdict = judged(files("a", 0, usual, None), files("b", 10, stopped, None))
+    assert (code, verdict["reason_code"]) == (3, "facts-differ")
+    assert f"Learning rate {named}, and no configuration says whether that was set" in verdict["reason"]
+    code, verdict = judged(files("c", 0, usual, told), files("d", 10, stopped, told))
+    assert (code, verdict["reason_code"]) == (1, "hard-gate")
+    assert f"learning rate {named}" in verdict["reason"]
+    code, verdict = judged(files("c", 0, usual, told), files("e", 10, 2 * usual, {**told, "learning_rate": "8e-4"}))
+    assert (code, verdict["reason_code"]) == (0, "pass")
+    code, verdict = judged(files("c", 0, usual, told), files("f", 10, usual, told))
+    assert (code, verdict["reason_code"]) == (0, "pass")

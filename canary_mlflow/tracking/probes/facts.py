@@ -23,6 +23,7 @@ from canary_mlflow.tracking.describing.workload import algorithm_of
 from canary_mlflow.tracking.probes import Probe, Row, Setting
 from canary_mlflow.tracking.probes.forwards import ForwardHook
 from gates.facts.differences import INCIDENTAL
+from gates.facts.regressions import LOST
 
 LOOKED_AT = ("input_ids", "labels", "attention_mask", "position_ids")
 NO_SETTING = frozenset({"_attn_implementation_autoset", "_name_or_path", "architectures", "base_model_name_or_path",
@@ -145,7 +146,17 @@ def training(setting: Setting) -> Found:
         "precision": precision(setting),
         **({} if optimizer is None else {"optimizer": type(optimizer).__name__, "groups": groups_of(optimizer)}),
         **({} if scheduler is None else {"scheduler": schedule_of(scheduler)}),
+        **kept_of(optimizer, scheduler, setting.resumed),
     }
+
+
+def kept_of(optimizer: Any, scheduler: Any, resumed: bool) -> Found:
+    """Whether optimizer and schedule go on as they were: a checkpoint without their files is resumed in silence. One
+    that has no memory, such as plain SGD, loses none."""
+    memory = {"optimizer": getattr(optimizer, "state", None), "scheduler": getattr(scheduler, "last_epoch", None)}
+    plain = type(optimizer).__name__ == "SGD" and not optimizer.defaults.get("momentum")
+    lost = {what: resumed and not held and not (plain and what == "optimizer") for what, held in memory.items()}
+    return {f"{what}_state": LOST if lost[what] else "kept" for what, held in memory.items() if held is not None}
 
 
 def precision(setting: Setting) -> str:
