@@ -13,7 +13,7 @@ from typing import Any
 import click
 from click.exceptions import NoArgsIsHelpError
 
-from canary_mlflow.errors import CanaryError, UsageError, one_line
+from canary_mlflow.errors import CanaryError, UsageError, folder_gone, one_line
 from canary_mlflow.shown import visible
 from canary_mlflow.tracking.signals import STOPPING, Terminated, terminate
 
@@ -102,6 +102,7 @@ def _close_own() -> None:
 
 def as_one_line(error: Exception) -> OneLine | None:
     """The line for an expected error; None for click's own and for bugs."""
+    error = folder_gone(error) or error
     if isinstance(error, CanaryError):
         return OneLine(str(error), error.exit_code)
     if isinstance(error, OSError):

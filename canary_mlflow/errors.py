@@ -18,6 +18,7 @@ Every message is one line: what was found; what was expected; what to do. 0, 1 a
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from functools import wraps
@@ -102,8 +103,25 @@ def plainly(function: Callable[_Given, _Found]) -> Callable[_Given, _Found]:
             return function(*given, **named)
         except CanaryError as error:
             raise error.with_traceback(None) from None
+        except FileNotFoundError as error:
+            if gone := folder_gone(error):
+                raise gone from None
+            raise
 
     return called
+
+
+def folder_gone(error: Exception) -> CanaryError | None:
+    """What to say instead if the working folder was deleted, in which every relative path is looked for."""
+    if not isinstance(error, FileNotFoundError):
+        return None
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return CanaryError(
+            "the working folder: it was deleted; expected one that is there; change into one, and try again"
+        )
+    return None
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:

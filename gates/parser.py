@@ -23,7 +23,7 @@ from gates.model.fields import (
 )
 from gates.model.metrics import METRICS, RECORDINGS, USUAL, Metric
 from gates.model.paradigm import Paradigm
-from gates.model.policy import CodeInFiles, KnownPrior, KnownPriors, Overlay, Policy
+from gates.model.policy import KnownPrior, KnownPriors, Overlay, Policy
 from gates.model.rules import MetricRule, Role, Scale, Worse
 from gates.model.summaries import SUMMARIES
 
@@ -123,7 +123,7 @@ def parse_policy(body: Mapping[str, Any]) -> Policy:
     """
     found = fields(
         "policy",
-        {"priors": {}, "code_in_files": CodeInFiles.NOTE, **mapping("policy", body)},
+        {"priors": {}, "refuse_code": False, **mapping("policy", body)},
         {**readers(Policy), "rules": mapping, "overlays": mapping, "priors": mapping},
     )
     given = mapping("overlays", found["overlays"]).items()

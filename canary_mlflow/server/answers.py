@@ -23,7 +23,7 @@ from canary_mlflow.ledger.uris import plain_uri
 from canary_mlflow.registry.guard.server_files import DESTINATION
 from canary_mlflow.registry.plugin import SERVER_BACKEND, SERVER_REGISTRY
 from canary_mlflow.shown import visible
-from canary_mlflow.tracking.stores.places import sqlite_file, without_password
+from canary_mlflow.tracking.stores.places import without_password
 
 if TYPE_CHECKING:
     from flask import Response
@@ -67,7 +67,7 @@ def public(said: str) -> str:
     account's name there, is nobody's business who only asks."""
     for name, instead in ((SERVER_BACKEND, "this server"), (SERVER_REGISTRY, "this server"), (DESTINATION, "…")):
         uri = plain_uri(os.environ.get(name, ""))
-        for spelled in filter(None, (uri, without_password(uri), str(sqlite_file(uri) or ""))):
+        for spelled in (uri, without_password(uri)) if uri else ():
             said = said.replace(spelled, instead)
     return DATABASE.sub("this server", " ".join(said.split()))
 

@@ -94,14 +94,6 @@ class Bootstrap(StrEnum):
     MANUAL = "manual"
 
 
-class CodeInFiles(StrEnum):
-    """What happens to a version whose files can run code when they are loaded (a pickle, `auto_map`, a module): the
-    verdict says so, or the version is not promoted either."""
-
-    NOTE = "note"
-    REFUSE = "refuse"
-
-
 @dataclass(frozen=True, kw_only=True)
 class HardChecks:
     """Checks that need no baseline, except `facts`."""
@@ -198,7 +190,7 @@ class Policy:
     min_steps: Annotated[int, count(1)]
     anchor_margins: Annotated[float, number(1)]
     override: Annotated[OverrideRules, section(OverrideRules)]
-    code_in_files: Annotated[CodeInFiles, choice(CodeInFiles)]
+    refuse_code: Annotated[bool, flag]
     looks: Annotated[Looks, _looks]
     validity: Annotated[ValidityRules, section(ValidityRules)]
     hard: Annotated[HardChecks, section(HardChecks)]

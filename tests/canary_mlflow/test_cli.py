@@ -195,6 +195,17 @@ def test_an_unreachable_store_is_one_line(uri: str) -> None:
         assert uri.removeprefix("sqlite:///") in line
 
 
+@pytest.mark.parametrize(
+    "arguments", ["gate m 1", "session start m", "replay x.csv", "judge --baseline a --candidate b --policy smoke"]
+)
+def test_a_deleted_working_folder_is_one_line(arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (folder := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert "the working folder: it was deleted; expected one that is there" in one_line(canary(*arguments.split()), 4)
+
+
 def test_a_kind_of_store_that_there_is_not_is_wrong_use() -> None:
     refusal = one_line(canary("gate", "m", "1", "--tracking-uri", "nonsense://x"), 2)
     assert "nonsense:// is not a kind of store" in refusal

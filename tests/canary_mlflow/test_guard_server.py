@@ -333,7 +333,7 @@ def test_an_answer_names_no_place_of_the_server(monkeypatch: pytest.MonkeyPatch)
         (f"run 'x': not in {backend}; expected", "run 'x': not in this server; expected"),
         ("run 'x': not in postgresql+psycopg://ann:***@db.internal:5432/mlflow?sslmode=require; expected",
          "run 'x': not in this server; expected"),
-        ("cannot open '/srv/registry.db'", "cannot open 'this server'"),
+        ("cannot open 'sqlite:////srv/registry.db'", "cannot open 'this server'"),
         ("no such file:\n'/srv/artifacts/1/x'", "no such file: '…/1/x'"),
         ("in 'postgresql://bob:pw@other/y'", "in 'this server'"),
         ("version 3: s3://bucket/weights, of a mysql", "version 3: s3://bucket/weights, of a mysql"),

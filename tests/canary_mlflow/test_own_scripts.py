@@ -29,7 +29,7 @@ from workplace import Workplace
 import canary_mlflow
 from canary_mlflow import CanaryCallback, session
 from canary_mlflow.cli import canary
-from canary_mlflow.errors import UsageError
+from canary_mlflow.errors import CanaryError, UsageError
 from canary_mlflow.tracking.describing.workload import shape_of
 from canary_mlflow.tracking.experiment import VARIABLE
 from canary_mlflow.tracking.reading.histories import read_runs
@@ -308,7 +308,9 @@ def test_who_named_no_experiment_finds_everything_in_canary(
         assert experiment_of(client, opened.session_id) == "Default"
 
 
-def test_a_mistake_in_a_script_is_one_line_below_the_scripts_own(store: str, tmp_path: Path, weights: Path) -> None:
+def test_a_mistake_in_a_script_is_one_line_below_the_scripts_own(
+    store: str, tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The traceback ends where the script called us, without MLflow's errors behind ours; a user's own is whole."""
     made = trained(tmp_path / "out", seeds=1)
     calls: tuple[tuple[Callable[[], Any], str], ...] = (
@@ -327,6 +329,16 @@ def test_a_mistake_in_a_script_is_one_line_below_the_scripts_own(store: str, tmp
         ours = [entry for entry in shown if entry.startswith("  File ") and "/canary_mlflow/" in entry]
         assert len([entry for entry in ours if "/tests/" not in entry]) == 1, shown
         assert not any("another exception" in entry or "direct cause" in entry for entry in shown)
+    (gone := tmp_path / "gone").mkdir()
+    with monkeypatch.context() as patch:
+        patch.chdir(gone)
+        gone.rmdir()
+        with pytest.raises(CanaryError) as deleted:
+            CanaryCallback()
+        with pytest.raises(FileNotFoundError, match="theirs"):  # another file that is missing is none of ours
+            canary_mlflow.errors.plainly(lambda: patch.undo() or (tmp_path / "theirs").read_text())()
+    assert str(deleted.value).startswith("the working folder: it was deleted; expected one that is there")
+    assert (deleted.value.__cause__, deleted.value.__suppress_context__) == (None, True)
     with pytest.raises(ZeroDivisionError) as own, session("mine"):
         broken(tmp_path / "broken")
     assert [entry.name for entry in own.traceback][-1] == "broken"

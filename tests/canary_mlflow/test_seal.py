@@ -219,7 +219,7 @@ def test_code_beside_sound_weights_is_named_and_refused_where_the_policy_says_so
     files, said = CODE[what]
     version = sealed_with(guarded, **files)
     own = tmp_path / "careful.yaml"
-    own.write_text("base: smoke\nname: careful\ncode_in_files: refuse\n")
+    own.write_text("base: smoke\nname: careful\nrefuse_code: true\n")
     held = run(guarded, "gate", guarded.model, version, "--policy", str(own))
     assert (held.exit_code, guarded.champion()) == (0, "1"), held.output
     words = " ".join(held.output.split())
@@ -236,7 +236,7 @@ def test_code_beside_sound_weights_is_named_and_refused_where_the_policy_says_so
 def test_a_first_version_with_code_stays_out_where_the_policy_says_so(recorded: Any, tmp_path: Path) -> None:
     version = sealed_with(recorded, modeling_x__py=b"")
     own = tmp_path / "careful.yaml"
-    own.write_text("base: smoke\nname: careful\ncode_in_files: refuse\n")
+    own.write_text("base: smoke\nname: careful\nrefuse_code: true\n")
     held = run(recorded, "gate", recorded.model, version, "--policy", str(own))
     assert (held.exit_code, recorded.champion()) == (3, None), held.output
     assert "Version 1 is not promoted: its policy refuses files that can run code" in " ".join(held.output.split())
@@ -245,7 +245,7 @@ def test_a_first_version_with_code_stays_out_where_the_policy_says_so(recorded: 
 def test_what_only_a_resumed_training_reads_is_named_and_never_refused(guarded: Any, tmp_path: Path) -> None:
     version = sealed_with(guarded, **TRAINERS, config__json=b'{"auto_map": {}, "vocab_size": 3}')
     own = tmp_path / "careful.yaml"
-    own.write_text("base: smoke\nname: careful\ncode_in_files: refuse\n")
+    own.write_text("base: smoke\nname: careful\nrefuse_code: true\n")
     done = run(guarded, "gate", guarded.model, version, "--policy", str(own))
     assert (done.exit_code, guarded.champion()) == (0, version), done.output
     words = " ".join(done.output.split())

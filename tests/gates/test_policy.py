@@ -89,7 +89,7 @@ BAD = [
     ),
     ("priors", {"here": {"when": {"backend": 1}, "rules": {}}}, "priors.here.when.backend: found 1"),
     ("validity.sentinel_rise", 0, "above 0"),
-    ("code_in_files", "block", "valid: note, refuse"),
+    ("refuse_code", "yes", "expected true or false"),
     ("bootstrap", "maybe", "valid: auto, manual"),
     ("alpha_block", 0, "alpha_block: found 0"),
     ("alpha_pass", 0.9, "at most 0.5"),
@@ -133,7 +133,7 @@ def every_key(plain, prefix=""):
 def test_every_missing_key_is_named(plain):
     own = ("rules.kl_start.metric", "rules.kl_start.margin", "rules.kl_start.prior")
     plain["rules"]["kl_start"] = {"metric": "kl", "margin": 0.3, "prior": 0.05}
-    for path in [*set(every_key(plain)) - {"priors", "code_in_files"}, "rules.step_time.margin", *own]:
+    for path in [*set(every_key(plain)) - {"priors", "refuse_code"}, "rules.step_time.margin", *own]:
         body = deepcopy(plain)
         *parents, last = path.split(".")
         holder = body
@@ -280,7 +280,7 @@ def test_no_key_is_forgotten_above(plain):
         "anchor_margins",
         "override",
         "override.operators",
-        "code_in_files",
+        "refuse_code",
         "overlays",
     }  # what the judge itself does not read
     assert {f"rules.step_time.{key}" for key in plain["rules"]["step_time"]} - tested == {STEP + "headroom"}

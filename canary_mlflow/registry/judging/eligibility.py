@@ -9,7 +9,7 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.reports.decision import HeldBy, Hold
 from canary_mlflow.tracking.reading.histories import NOT_PROMOTABLE_TAG
 from gates.metric_checks import too_short
-from gates.model.policy import Bootstrap, CodeInFiles, Policy
+from gates.model.policy import Bootstrap, Policy
 from gates.model.records import Run, Version
 from gates.model.sides import candidate_side, planned
 from gates.model.verdict import Outcome, ReasonCode, Verdict
@@ -36,7 +36,7 @@ def holds_of(
     holds = []
     if load := load_of(found, candidate.runs):
         holds.append(Hold(by=HeldBy.LOAD, reason=f"{MADE_WITH}{load}"))
-    if code and policy.code_in_files is CodeInFiles.REFUSE:
+    if code and policy.refuse_code:
         holds.append(Hold(by=HeldBy.CODE, reason="its policy refuses files that can run code when they are loaded"))
     champion = baseline.version if baseline else None
     if promote is None and champion is not None and int(found.version) < int(champion):

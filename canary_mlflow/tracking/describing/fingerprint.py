@@ -52,7 +52,7 @@ def environment(folder: Path | None = None) -> dict[str, str]:
         "cpu": cpu_model(),
         "omp_num_threads": os.environ.get("OMP_NUM_THREADS", "unset"),
         **packages(),
-        **git(folder or Path.cwd()),
+        **git(folder or Path()),
     }
     found = gpu_facts()
     return facts | {key: found[key] for key in ("driver", "gpu", "gpu_memory") if key in found}
