@@ -15,7 +15,7 @@ from gates.model.records import Version
 from gates.model.rules import Role
 from gates.model.sides import baseline_side, candidate_side, conditions, obstacles, planned
 from gates.model.verdict import Check, CheckOutcome, Difference, Outcome, ReasonCode, Verdict
-from gates.model.wording import listed, sentence_case
+from gates.model.wording import change, listed, sentence_case
 from gates.notes import notes, of_checks, unsaid
 from gates.root_causes import COSTS, harmed, root_causes
 
@@ -92,7 +92,7 @@ def decide(policy: Policy, checks: Sequence[Check]) -> tuple[Outcome, ReasonCode
     if not passed:
         return Outcome.INCONCLUSIVE, ReasonCode.MISSING_DATA, "No gate metric could be judged."
     judged = f"No worse than the baseline, within every limit: {', '.join(passed)}."
-    if warned := [check.metric for check in checks if check.outcome is CheckOutcome.WARN]:
+    if warned := [_by_how_much(check) for check in checks if check.outcome is CheckOutcome.WARN]:
         judged += f" Beyond a limit that only warns: {', '.join(warned)}."
     return Outcome.PASS, ReasonCode.PASS, judged
 
@@ -114,6 +114,13 @@ def by_urgency(policy: Policy, checks: Sequence[Check]) -> list[Check]:
         return 4 if check.metric in costs else 3
 
     return sorted(checks, key=place)
+
+
+def _by_how_much(check: Check) -> str:
+    found = check.evidence
+    if found is None or found.change is None:
+        return check.metric
+    return f"{check.metric} ({change(found.change, found.relative, found.unit)})"
 
 
 def _code(check: Check) -> ReasonCode:

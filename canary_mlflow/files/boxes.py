@@ -12,6 +12,7 @@ from canary_mlflow.files.from_columns import history_of
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
 from canary_mlflow.files.names import is_canonical, name_of_column, step_column
+from canary_mlflow.files.numbers import number
 
 _EDGE = re.compile(r"-{10,}")
 _CELLS = re.compile(r"\| ( *)([\w/]{1,60}) *\| ([^|]{0,60})\|")
@@ -43,6 +44,6 @@ def _rows(lines: Iterable[str]) -> Iterator[dict[str, float]]:
             if not value:
                 section = name
             with suppress(ValueError):
-                row[section + name if indented else name] = float(value)
+                row[section + name if indented else name] = number(value)
         else:
             inside = 0

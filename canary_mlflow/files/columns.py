@@ -25,6 +25,7 @@ from canary_mlflow.files.names import (
     step_column,
 )
 from canary_mlflow.files.nested import flat
+from canary_mlflow.files.numbers import number_or_none
 from gates.watch.stages import is_stage
 
 _FEW = 5  # rows; a training of fewer has hardly begun, or is a summary behind the one before
@@ -49,6 +50,8 @@ class Columns:
         self.left = 0  # rows of a training that has hardly begun, behind the one that is judged
         self._former: tuple[dict[str, Column], int, int] | None = None  # the training before, its rows and beginning
         self.before = 0  # how often steps went back until then
+        self.resumed = 0  # row at which steps begin again, of a training that goes on there
+        self._offset = 0  # of the steps since then
         self.stepless = 0
         self._last = -1  # step of the last row
         self._ignored: set[str] = set()  # columns of text: no metrics
@@ -69,7 +72,7 @@ class Columns:
     def _add_alike(self, rows: list[Mapping[str, Any]]) -> bool:
         """Take rows that need no fixing: equal keys, numbers only, rising steps. False: nothing was taken."""
         keys, step_key = rows[0].keys(), self.step_key
-        if step_key not in keys or self._counts(step_key) or any(row.keys() != keys for row in rows):
+        if step_key not in keys or self._counts(step_key) or self._offset or any(row.keys() != keys for row in rows):
             return False
         blocks: dict[str, array[float]] = {}
         try:
@@ -101,11 +104,17 @@ class Columns:
         step = self._step(row, number)
         if step is None:
             return
+        step += self._offset
         if step <= self._last and self._begins_anew(row, step):
-            self.before += max((column.restarts for column in self.columns.values()), default=0) + 1
-            self._former = self.columns, self.rows - 1, self.begun
-            self.columns, self.rows, self.begun = {}, 1, number
-            self.trainings += 1
+            if goes_on := self._goes_on(row):
+                self.resumed = self.resumed or number
+                self._offset += goes_on - step
+                step = goes_on
+            else:
+                self.before += max((column.restarts for column in self.columns.values()), default=0) + 1
+                self._former = self.columns, self.rows - 1, self.begun
+                self.columns, self.rows, self.begun = {}, 1, number
+                self.trainings += 1
         self._last = step
         columns, step_key = self.columns, self.step_key
         for key, value in row.items():
@@ -147,6 +156,16 @@ class Columns:
             for key, column in columns.items()
         )
 
+    def _goes_on(self, row: Mapping[str, Any]) -> int:
+        """The step of this row in a training that goes on, as its epoch does, though its steps begin again: Lightning's
+        may after a resume. 0 for another training."""
+        key = epoch_column(row) or ""
+        epochs, now = self.columns.get(key), number_or_none(str(row.get(key)))
+        steps = next((column.steps for column in self.columns.values() if column.of_training), None)
+        if epochs is None or now is None or steps is None or len(steps) < _FEW:
+            return 0
+        return 2 * steps[-1] - steps[-2] if epochs.values[0] < epochs.values[-1] <= now else 0
+
     def _forget(self, step: int) -> None:
         """A training goes on from `step`: the evaluations of its former attempt go too, which the new one may never
         reach. Columns of the training go back by themselves, and one that does not has nothing newer to say."""
@@ -176,7 +195,7 @@ class Columns:
         if key == OF_SWIFT and isinstance(step, str):
             step, _, planned = step.partition("/")
             self.planned = int(planned) if planned.isdecimal() else self.planned
-        found = _from_text(step) if isinstance(step, str) else step
+        found = number_or_none(step) if isinstance(step, str) else step
         if isinstance(found, bool) or not isinstance(found, int | float) or not float(found).is_integer():
             raise self._bad_step(key, step, number)
         return self._checked(key, int(found), number)
@@ -188,7 +207,7 @@ class Columns:
         """The epoch's column, if the file has no better step and this one is whole."""
         key = epoch_column(row) if self.step_key is None else None
         value = row[key] if key else None
-        found = _from_text(value) if isinstance(value, str) else value
+        found = number_or_none(value) if isinstance(value, str) else value
         return key if isinstance(found, int | float) and float(found).is_integer() else None
 
     def _checked(self, key: str, step: int, number: int) -> int:
@@ -213,7 +232,7 @@ class Columns:
         elif isinstance(value, str):
             if not value.strip():
                 return None
-            found = _from_text(value)
+            found = number_or_none(value)
             column.texts += found is not None and math.isfinite(found)
         if found is not None:
             return found
@@ -223,21 +242,18 @@ class Columns:
             codes = self._codes.setdefault(key, {})
             return codes.setdefault(value, float(len(codes)))
         if is_canonical(column.name) and not is_guess(key):
-            raise UsageError(
-                f"{self.path}: {self.row_word} {number}: {key} is {_shown(value)}; expected a number, null or NaN; "
-                "fix that row"
-            )
+            raise unreadable(self.path, f"{self.row_word} {number}", f"{key} is {_shown(value)}")
         self._ignored.add(key)
         if len(self.columns.pop(key).values):
             self.dropped.append(key)
         return None
 
 
-def _from_text(text: str) -> float | None:
-    try:
-        return float(text)  # also nan, inf, Infinity, in any case
-    except ValueError:
-        return None
+def unreadable(path: Path, where: str, found: str) -> UsageError:
+    """The error for a row with something else where a number should be."""
+    return UsageError(
+        f"{path}: rows could not be read, the first of them {where}: {found}; expected a number, null or NaN; fix it"
+    )
 
 
 def _shown(value: Any) -> str:

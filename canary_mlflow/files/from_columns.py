@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from typing import Any
 
@@ -14,9 +14,12 @@ from canary_mlflow.files.column import Column
 from canary_mlflow.files.columns import Columns
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_RESTARTS, MOST_TWICE, SHOWN
-from canary_mlflow.files.names import STEP_NAMES, is_canonical, is_epoch, is_guess
+from canary_mlflow.files.names import ELAPSED, STEP_NAMES, is_canonical, is_epoch, is_guess, other_unit
+from canary_mlflow.files.speeds import speed_of
+from canary_mlflow.tracking.describing.schema import FOREIGN
 from gates.model.records import Series
 
+_FEW = 8  # times that only rise by chance
 _PER_EPOCH = 3  # rows with other values: those of steps rather than of ranks
 
 
@@ -31,7 +34,7 @@ def history_of(read: Columns, kind: str, notes: Iterable[str], *, planned: Any =
     return History(
         path=read.path,
         kind=kind,
-        series=series_of(read),
+        series=in_our_units(series_of(read)),
         notes=(*notes, *notes_of(read)),
         max_steps=planned if isinstance(planned, int) and planned > 0 else None,
     )
@@ -77,6 +80,23 @@ def series_of(read: Columns) -> dict[str, Series]:
     return found_series
 
 
+def in_our_units(read: Mapping[str, Series]) -> dict[str, Series]:
+    """The series, with those of ours that only others of other units tell: a rate, a time in milliseconds."""
+    found = dict(read)
+    for name, series in read.items():
+        column = name.removeprefix(FOREIGN)
+        unit = other_unit(column) if name != column else None
+        if unit is None or unit.metric in found or (speed_of(column) and len(series.values) == 1):  # one is a summary
+            continue
+        steps, values = series.steps, series.values
+        gone = np.diff(values)
+        if column.lower() == ELAPSED and len(gone) > _FEW and np.all(gone >= 0):  # since the beginning
+            steps, values = steps[1:], gone / np.diff(steps)
+        there = values != 0
+        found[unit.metric] = Series(name=unit.metric, steps=steps[there], values=unit.ours(values[there]))
+    return found
+
+
 def _out_of_order(read: Columns, times: int, where: str) -> UsageError:
     return UsageError(
         f"{read.path}: steps go back {times} times{where}; expected the order of training; sort the rows, or split "
@@ -114,6 +134,11 @@ def notes_of(read: Columns) -> tuple[str, ...]:
         notes.append(
             f"the last of {read.trainings} trainings, from {read.row_word} {read.begun} on: steps begin again there; "
             "to judge the others, give each a file of its own"
+        )
+    if read.resumed:
+        notes.append(
+            f"steps begin again at {read.row_word} {read.resumed}, where the training goes on: read as a run that was "
+            "resumed, with its steps counted on"
         )
     if read.left:
         notes.append(f"{_count(read.left, read.row_word)} at the end left out: steps begin again there")

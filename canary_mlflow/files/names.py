@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 
+from canary_mlflow.files.speeds import Unit, speed_of
 from canary_mlflow.tracking.describing.schema import BY_KEY, FOREIGN, canonical
 from gates.model.metrics import METRICS
 
@@ -16,7 +17,6 @@ RENAMED = {
     "ppo_clip_fraction": "clip_fraction",
     # What plain scripts write.
     "step_time_s": "step_time",
-    "seconds_per_step": "step_time",
     "time_per_step": "step_time",
     "iter_time": "step_time",
     "cpu_time": "step_cpu_time",
@@ -174,16 +174,17 @@ VERL_SUMS: Mapping[str, tuple[str, ...]] = {  # parts of an iteration, seconds
 }
 
 # torchtune's names in GiB, and axolotl's of 2024 and 2026.
-PEAKS_IN_GIB = ("peak_memory_alloc", "memory/max_mem_allocated(gib)", "memory/max_allocated (GiB)")
-RESERVED_IN_GIB = ("peak_memory_reserved", "memory/device_mem_reserved(gib)", "memory/device_reserved (GiB)")
+PEAKS_IN_GIB = ("peak_memory_alloc", "memory/max_mem_allocated(gib)", "memory/max_allocated (gib)")
+RESERVED_IN_GIB = ("peak_memory_reserved", "memory/device_mem_reserved(gib)", "memory/device_reserved (gib)")
 
+ELAPSED = "time_s"  # `time: 20.3s`, which may be the whole training's so far
 OTHER_UNITS: Mapping[str, tuple[str, float]] = {  # a column's name → (ours, its units in one of ours)
     "step_time_ms": ("step_time", 1000),
     "step_ms": ("step_time", 1000),
     # Printed as `dt: 27.4ms` (build-nanogpt), `time 31.20ms` (nanoGPT), `iter time: 384.79 ms` (litgpt) and
-    # `elapsed time per iteration (ms): 384.8` (Megatron). A time in seconds may be the whole training's.
+    # `elapsed time per iteration (ms): 384.8` (Megatron).
     **dict.fromkeys(("dt_ms", "time_ms", "iter time_ms", "time per iteration_ms"), ("step_time", 1000)),
-    **dict.fromkeys(("dt_s", "step_time_s"), ("step_time", 1)),
+    **dict.fromkeys(("dt_s", "iter time_s", "batch time_s", "time per iteration_s", ELAPSED), ("step_time", 1)),
     **dict.fromkeys(("peak_memory_gb", "peak_memory_gib", "max_memory_gb", "max_mem_gb"), ("peak_memory", 1 / 1024)),
     **dict.fromkeys(PEAKS_IN_GIB, ("peak_memory", 1 / 1024)),
     **dict.fromkeys(RESERVED_IN_GIB, ("reserved_memory", 1 / 1024)),
@@ -253,6 +254,12 @@ def _written(column: str) -> str | None:
             if found:
                 return found
     return None
+
+
+def other_unit(column: str) -> Unit | None:
+    """What a column in another unit than ours tells; None for the others."""
+    known = OTHER_UNITS.get(column.strip().lower())
+    return Unit(*known) if known else speed_of(column)
 
 
 def is_canonical(name: str) -> bool:

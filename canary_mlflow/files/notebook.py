@@ -16,6 +16,7 @@ from canary_mlflow.files.columns import Columns
 from canary_mlflow.files.from_columns import history_of
 from canary_mlflow.files.history import History
 from canary_mlflow.files.names import epoch_column, is_canonical, name_of_column, step_column
+from canary_mlflow.files.numbers import number_or_none
 from canary_mlflow.files.printed import read_printed
 from canary_mlflow.files.script_lines import LEAST, read_script_lines
 from gates.model.paradigm import Paradigm, is_policy_gradient, named_paradigm
@@ -135,7 +136,5 @@ def _tables(page: str) -> Iterator[tuple[Rows, int | None]]:
 def _value(cell: str) -> float | str | None:
     if cell.lower() in _NO_VALUE:
         return None
-    try:
-        return float(cell)
-    except ValueError:
-        return cell
+    found = number_or_none(cell)
+    return cell if found is None else found

@@ -3,26 +3,31 @@ TRL), or a JSON object, or `step:1 - name:value - …` (verl)."""
 
 from __future__ import annotations
 
-import json
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from canary_mlflow.files.columns import Columns
+from canary_mlflow.files.column import OF_TRAINING
+from canary_mlflow.files.columns import Columns, unreadable
 from canary_mlflow.files.from_columns import history_of
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
 from canary_mlflow.files.names import EPOCH, ROUNDED, VERL, is_canonical, name_of_column, step_column
+from canary_mlflow.files.numbers import json_value, number, number_or_none
+from canary_mlflow.files.ranks import one_each
 from canary_mlflow.files.verl import is_verl, translate
 
 _ROW = re.compile(r"\{'[^{}]*\}")
 _JSON_ROW = re.compile(r'\{"[^{}]*\}')  # a line of JSON among others
-_PAIR = re.compile(r"'([^']+)': ?'?([^,'{}\[\]()]+)'?(?=[,}])")  # numbers are text from Transformers 5 on
+# Numbers are text from Transformers 5 on; a script may print `tensor(nan, device='cuda:0')` or `np.float64(2.5)`.
+_PAIR = re.compile(r"'([^']+)': ?(?:[a-z][\w.]{0,40}\()?'?([^,'{}\[\]()]+)'?(?=\)?[,}])")
+_SAID = re.compile(r"""['"]([^'"]+)['"]: ?['"]?(\w*)""")
+_ABSENT = (None, "None", "null")
 _OF_VERL = re.compile(r"\bstep:(\d+) - (.*)")
-_VALUE = re.compile(r"(?<!\S)([^\s:]+):(?:np\.float\d+\()?([-+.\w]+)")
+_VALUE = re.compile(r"(?<!\S)([^\s:]+):(?:np\.float\d+\()?([^\s()]+)")
 _ROUNDED_ZERO = re.compile(r"[-+]?0\.00+")  # a format's; Python's own zero is 0.0
 _BROKEN = 60  # lines of one dictionary at most
 _SUMMARY = "train_runtime"
@@ -32,7 +37,8 @@ _NUMBERED = "as printed, without steps: the rows are numbered"
 def read_printed(path: Path, lines: Iterable[str], notes: list[str]) -> History | None:
     """The rows of the longest training among the lines; None if there are none."""
     longest, counted, trainings = Columns(path), False, 0
-    for rows in _trainings(_rows(lines)):
+    each, ranks = one_each(_rows(path, lines))
+    for rows in _trainings(each):
         trainings += 1
         columns, numbered = Columns(path), False
         for at, row in _numbered(rows):
@@ -42,7 +48,8 @@ def read_printed(path: Path, lines: Iterable[str], notes: list[str]) -> History 
                 raise too_many_rows(path)
         if columns.rows >= longest.rows:
             longest, counted = columns, numbered
-    said = [f"the longest of {trainings} trainings that were printed"] if trainings > 1 else []
+    said = [f"each row was printed by {ranks} ranks: it counts once"] if ranks > 1 else []
+    said += [f"the longest of {trainings} trainings that were printed"] if trainings > 1 else []
     return history_of(longest, "printed", [*notes, *said, *([_NUMBERED] if counted else [])]) if longest.rows else None
 
 
@@ -71,21 +78,31 @@ def _measures(row: dict[str, float]) -> bool:
     return any(key.startswith("eval_") for key in row)
 
 
-def _rows(lines: Iterable[str]) -> Iterator[dict[str, float]]:
+def _rows(path: Path, lines: Iterable[str]) -> Iterator[dict[str, float]]:
     """The dictionaries that hold a metric we know beside an epoch or a step, which the trainer adds to each, and verl's
-    lines."""
+    lines. Raises UsageError for one with a loss or a reward that is no number, where those before it have one."""
+    before: dict[str, float] = {}
     for line in _mended(lines):
         if found := _OF_VERL.search(line):
             row = dict(_numbers(_VALUE.findall(found[2])))
             if is_verl(row):
                 yield translate({"step": int(found[1]), **row})
-        for text in _ROW.findall(line) if "{'" in line else ():
-            row = dict(_numbers(_PAIR.findall(text)))
+        dicts = [(text, dict(_numbers(_PAIR.findall(text)))) for text in _ROW.findall(line)] if "{'" in line else []
+        dicts += [(text, _of_json(text)) for text in _JSON_ROW.findall(line)] if '{"' in line else []
+        for text, row in dicts:
+            if lost := _lost(before, row, text):
+                raise unreadable(path, repr(text[:100]), f"{lost} is no number")
             if _tells(row):
+                before = row if any(name_of_column(key) in OF_TRAINING for key in row) else before
                 yield row
-        for text in _JSON_ROW.findall(line) if '{"' in line else ():
-            if _tells(row := _of_json(text)):
-                yield row
+
+
+def _lost(before: Mapping[str, float], row: Mapping[str, float], text: str) -> str:
+    """The loss or the reward for which a row has no number, though it has all names of the row before."""
+    lost = [key for key in before if key not in row and name_of_column(key) in OF_TRAINING and key not in ROUNDED]
+    said = dict(_SAID.findall(text)) if lost else {}
+    lost = [key for key in lost if not row or said.get(key) not in _ABSENT]
+    return lost[0] if lost and before.keys() <= said.keys() else ""
 
 
 def _tells(row: dict[str, float]) -> bool:
@@ -94,7 +111,8 @@ def _tells(row: dict[str, float]) -> bool:
 
 def _of_json(text: str) -> dict[str, float]:
     with suppress(ValueError):
-        return {key: float(value) for key, value in json.loads(text).items() if isinstance(value, int | float)}
+        found = {key: number_or_none(str(value)) for key, value in json_value(text).items()}
+        return {key: value for key, value in found.items() if value is not None}
     return {}
 
 
@@ -136,7 +154,7 @@ def _numbers(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, float]]:
     for key, value in pairs:
         with suppress(ValueError):
             if not (_ROUNDED_ZERO.fullmatch(value) and _may_be_rounded(key)):
-                yield key, float(value)
+                yield key, number(value)
 
 
 def _may_be_rounded(key: str) -> bool:

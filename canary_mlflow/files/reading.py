@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -17,7 +15,9 @@ from canary_mlflow.files.events import event_files, read_events
 from canary_mlflow.files.from_columns import SeveralPerEpoch
 from canary_mlflow.files.history import History
 from canary_mlflow.files.notebook import is_notebook
+from canary_mlflow.files.numbers import json_value
 from canary_mlflow.files.printed import read_printed
+from canary_mlflow.files.ranks import other_ranks, rank_of
 from canary_mlflow.files.rows_csv import csv_header, read_csv
 from canary_mlflow.files.rows_json import broken, read_json, read_jsonl
 from canary_mlflow.files.script_lines import read_script_lines
@@ -25,6 +25,7 @@ from canary_mlflow.files.source import TooMuch
 from canary_mlflow.files.text import NotUtf8, is_utf16, opened, refuse_huge, rest_of
 from canary_mlflow.files.within import rows_within
 
+_Reader = Callable[[Path, Iterable[str], list[str]], History | None]
 _JSON = re.compile(r"""\s*(\{\s*("|\}|$)|\[\s*([\[{"\]]|$))""")  # not "[INFO] ...", nor a Python dictionary
 
 
@@ -55,9 +56,19 @@ def _logged(path: Path) -> History | None:
     notes = ["is not UTF-8; its other characters are left out"]
     with opened(path, "replace") as text:
         json_like = _JSON.match(text.read(64)) is not None  # its steps stand in lines of their own
-    for reader in (read_printed,) if json_like else (read_printed, read_script_lines):
-        with opened(path, "replace") as text, suppress(UsageError):
-            if told := reader(path, text, list(notes)):
+    with suppress(UsageError):
+        return _printed(path, (read_printed,) if json_like else (read_printed, read_script_lines), notes, "replace")
+    return None
+
+
+def _printed(path: Path, readers: Iterable[_Reader], notes: list[str], errors: str = "strict") -> History | None:
+    """What the first of the readers finds that finds anything, in the lines of one rank."""
+    with opened(path, errors) as text:
+        others, note = other_ranks(text)
+    for reader in readers:
+        with opened(path, errors) as text:
+            lines = (line for line in text if rank_of(line) not in others) if others else text
+            if told := reader(path, lines, [*notes, *note]):
                 return told
     return None
 
@@ -80,12 +91,8 @@ def _read_text(path: Path, text: TextIO, first: str, notes: list[str], numbered:
     try:
         names, delimiter = csv_header(path, first, found)
     except UsageError:
-        if printed := read_printed(path, chain([first], text), notes):
-            return printed
-        for reader in (read_boxes, read_script_lines):
-            with opened(path) as again:
-                if told := reader(path, again, notes):
-                    return told
+        if told := _printed(path, (read_printed, read_boxes, read_script_lines), notes):
+            return told
         raise
     return read_csv(path, text, names, delimiter, [*notes, *found], numbered=numbered)
 
@@ -96,7 +103,7 @@ def _read_whole(path: Path, text: TextIO, first: str, notes: list[str], numbered
         whole = first + rest_of(text)
         if whole.count("{") + whole.count("[") > limits.MAX_ROWS:
             raise limits.too_many_rows(path)
-        return read_json(path, json.loads(whole), notes, numbered=numbered)
+        return read_json(path, json_value(whole), notes, numbered=numbered)
     except TooMuch:
         raise
     except ValueError as error:
@@ -117,6 +124,6 @@ def _begins_json(line: str) -> bool:
 def _value(line: str) -> Any:
     """The line's value if it is a JSON value of its own."""
     try:
-        return json.loads(line)
+        return json_value(line)
     except (ValueError, RecursionError):
         return None

@@ -69,7 +69,7 @@ def replay_file(file: str | Path, policy: WatchPolicy, algo: str = "") -> Replay
         rows=watch.rows,
         last_step=history.last_step,
         warnings=tuple(watch.warnings),
-        notes=(*unsure, *unseen, *history.notes, *history.gaps, *watch.notices),
+        notes=tuple(dict.fromkeys((*unsure, *unseen, *history.notes, *history.gaps, *watch.notices))),
     )
 
 
@@ -81,6 +81,7 @@ def _unseen(algo: str, history: History) -> Iterator[str]:
 
 def _unsure(watch: Watch, history: History, policy: WatchPolicy) -> Iterator[str]:
     """Why a run without a warning is not called healthy."""
+    yield from history.gaps
     told, least = rows_that_tell(history, watch), policy.rows.burn_in_least
     if told < least:
         of_all = f"{told} of {watch.rows} rows with a loss or a reward" if told < watch.rows else f"{told}"

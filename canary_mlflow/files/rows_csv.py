@@ -13,6 +13,7 @@ from canary_mlflow.files.from_columns import history_of
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_COLUMNS, MAX_ROWS, too_many_columns, too_many_rows
 from canary_mlflow.files.names import STEP_NAMES, epoch_column, step_column
+from canary_mlflow.files.numbers import number_or_none
 from canary_mlflow.files.text import refuse_huge
 
 _DELIMITERS = ",;\t"
@@ -85,8 +86,5 @@ def _of_one_run(path: Path, names: list[str], notes: list[str]) -> list[str]:
 
 def _value(cell: str) -> Any:
     """A cell's number, or its text, which the columns then judge; None if it has no value."""
-    try:
-        return float(cell)
-    except ValueError:
-        text = cell.strip()
-        return None if text in _ABSENT else text
+    found, text = number_or_none(cell), cell.strip()
+    return found if found is not None else None if text in _ABSENT else text

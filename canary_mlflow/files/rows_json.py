@@ -13,6 +13,7 @@ from canary_mlflow.files.from_columns import history_of
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
 from canary_mlflow.files.notebook import is_notebook, read_notebook
+from canary_mlflow.files.numbers import json_value
 from canary_mlflow.files.text import refuse_huge
 from canary_mlflow.files.verl import is_verl, translate
 from canary_mlflow.files.within import rows_within
@@ -75,7 +76,7 @@ def _line_by_line(path: Path, lines: list[str], number: int, notes: list[str]) -
         if line.isspace():
             continue
         try:
-            row = json.loads(line)
+            row = json_value(line)
         except (ValueError, RecursionError) as error:
             # A writer ends each row with a line break: without one the row was not finished.
             if at > 1 and not line.endswith("\n"):

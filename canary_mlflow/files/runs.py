@@ -10,7 +10,7 @@ import numpy as np
 
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import SHOWN
-from canary_mlflow.files.names import OTHER_UNITS
+from canary_mlflow.files.names import other_unit
 from canary_mlflow.files.reading import read_history
 from canary_mlflow.files.sidecar import Sidecar, read_sidecar, sidecar_of
 from canary_mlflow.files.verl import MARKS
@@ -137,7 +137,7 @@ def unread_of(history: History) -> list[str]:
     known one by one, and left alone where they measure something else (files/names.py)."""
     strangers = [name.removeprefix(FOREIGN) for name in history.series if name.startswith(FOREIGN)]
     telling = [name for name in strangers if _tells(name.lower())]
-    return [name for name in telling if name not in OTHER_UNITS and not name.startswith(MARKS)]
+    return [name for name in telling if not other_unit(name) and not name.startswith(MARKS)]
 
 
 def _tells(name: str) -> bool:
@@ -146,13 +146,8 @@ def _tells(name: str) -> bool:
 
 
 def _derived(history: History) -> dict[str, Series]:
-    """The history's series, those of other units turned into ours, and the tokens of a step where only their rate was
-    written."""
+    """The history's series, and the tokens of a step where only their rate was written."""
     series = dict(history.series)
-    for theirs, (name, unit) in OTHER_UNITS.items():
-        found = series.get(FOREIGN + theirs)
-        if found is not None and name not in series:
-            series[name] = Series(name=name, steps=found.steps, values=found.values / unit)
     rate, time = series.get("tokens_per_second"), series.get("step_time")
     if rate is not None and time is not None and "tokens" not in series:
         steps, at, there = np.intersect1d(rate.steps, time.steps, return_indices=True)

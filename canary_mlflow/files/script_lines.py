@@ -8,18 +8,20 @@ import re
 from bisect import bisect
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from itertools import pairwise
-from operator import itemgetter
+from itertools import dropwhile, pairwise
+from math import nan
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.files.columns import Columns
+from canary_mlflow.files.columns import Columns, unreadable
 from canary_mlflow.files.from_columns import history_of
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
-from canary_mlflow.files.names import OTHER_UNITS, ROUNDED, is_canonical, name_of_column, step_column
+from canary_mlflow.files.names import ROUNDED, is_canonical, name_of_column, other_unit, step_column
+from canary_mlflow.files.numbers import BEGINS, number
+from canary_mlflow.files.speeds import UNIT, speed_of
 from gates.model.wording import counted
 
 # What tells of a training; also whether it goes on: a reward is one and the same in all passes over a batch.
@@ -32,19 +34,24 @@ _NEARLY = 0.9  # of the rows: now and then a terminal mixes two lines
 _LONGEST = 2000  # characters of a line
 _WORDS = 3  # in a name, such as "Avg Response Len"
 _BACK = 60  # characters before the last of them in which the others are looked for
+_NUMBER, _UNIT = rf"({BEGINS}[^\s,|;:)\]}}]*)", rf"({UNIT}|ms\b|s\b)"
+# What stands there instead of a number is matched too: a name that other lines have a number for.
 _PAIR = re.compile(
-    r"(?<![\w/.%-])([^\W\d][\w/.%-]*)['\"]?(?: \((ms|s)\))? ?[:=]\s{0,9}"
-    r"([-+]?(?:\d|\.\d|nan\b|inf\b)[^\s,|;:)\]}]*)(?: (ms|s)\b)?",
+    rf"(?<![\w/.%-])([^\W\d][\w/.%-]*)['\"]?(?: ?\({_UNIT}\))? ?[:=]\s{{0,20}}"
+    rf"(?:{_NUMBER}(?: {_UNIT})?(?!\s?[:=])|(?=\S))",
     re.IGNORECASE,
 )
 # The same with nothing between, `iter 20: loss 2.31, time 40ms`: only in a line that says its step, and a name we know.
 _PLAIN = re.compile(
-    r"(?<![\w/.%-])([^\W\d][\w/.%-]*)\s{1,9}([-+]?(?:\d|\.\d|nan\b|inf\b)[^\s,|;:)\]}]*)", re.IGNORECASE
+    rf"(?<![\w/.%-])([^\W\d][\w/.%-]*)\s{{1,9}}(?:{_NUMBER}|(?=[*?#<-]|none\b|n/a\b|null\b))", re.IGNORECASE
 )
+_SPEED = re.compile(rf"(?<![\w/.,-])(\d[\d.]*) ?({UNIT})(?!\s*[:=\d])", re.IGNORECASE)  # a number with its unit alone
 _BAR = re.compile(r"\| {0,9}(\d+)/\d+ \[")  # tqdm's count; its bar is drawn again and again with the values of before
 _STEP = re.compile(r"\b(?:step|iteration|iter|update)s?\b[ :=#\[]{0,9}(\d+)", re.IGNORECASE)
 _EPOCH = re.compile(r"\bepoch\b[ :=#\[]{0,3}(\d+)", re.IGNORECASE)
-_TIME = re.compile(r"(.*\d)(ms|s)", re.DOTALL)  # a value with its unit
+_ASIDE = re.compile(r"\b(?:eval|val|test)", re.IGNORECASE)
+_TIME = re.compile(rf"(.*\d){_UNIT}", re.DOTALL | re.IGNORECASE)  # a value with its unit
+_VALUE = re.compile(rf"{BEGINS}|(?:none|null|n/a|\W+)$", re.IGNORECASE)
 _APART = re.compile(r"""[][,|;(){}'"]| - """)  # ends what stands before a name
 # Words of a name that make no other metric of it.
 _PASSED = {"avg", "average", "mean", "batch", "current", "running", "training"}
@@ -55,6 +62,8 @@ class _Line(NamedTuple):
     epoch: int | None
     step: int | None
     pairs: dict[str, float]
+    aside: bool  # of an evaluation, by its words alone
+    unread: str  # the line, if a loss or a reward in it is no number
 
 
 class _Heading(NamedTuple):
@@ -69,6 +78,8 @@ def read_script_lines(path: Path, lines: Iterable[str], notes: list[str]) -> His
     form = _chosen(forms)
     if not form:
         return None
+    if line := next((row.unread for row in form if row.unread), ""):
+        raise unreadable(path, repr(line.strip()[:100]), "a loss or a reward is no number")
     if len(form) < LEAST:
         found = f"{counted(len(form), 'printed line')} with {', '.join(form[0].pairs)[:100]}"
         raise UsageError(
@@ -85,10 +96,10 @@ def read_script_lines(path: Path, lines: Iterable[str], notes: list[str]) -> His
     said = _steps(rows)
     steps = said or list(range(1, len(rows) + 1))
     if len(trainings) == 1:
-        rows, steps = _evaluated(rows, steps, bool(said), forms.values())
+        rows, steps = _with_others(rows, steps, bool(said), forms.values())
     columns = Columns(path, row_word="line")
-    for number, (step, row) in enumerate(zip(steps, rows, strict=True), 1):
-        columns.add({"step": step, **dict(_known(row.pairs))}, number)
+    for at, (step, row) in enumerate(zip(steps, rows, strict=True), 1):
+        columns.add({"step": step, **dict(_known(row.pairs))}, at)
     return history_of(columns, "printed", notes if said else [*notes, "without steps: the lines are numbered"])
 
 
@@ -97,17 +108,23 @@ def _forms(path: Path, lines: Iterable[str]) -> dict[tuple[str, ...], list[_Line
     begin with it and what the step had."""
     forms: dict[tuple[str, ...], list[_Line]] = {}
     headed: dict[tuple[str, ...], _Heading] = {}
-    for number, (line, heading, pairs) in enumerate(_telling(lines), 1):
-        if number > MAX_ROWS:
+    for at, (line, heading, pairs, unread) in enumerate(_telling(lines), 1):
+        if at > MAX_ROWS:
             raise too_many_rows(path)
         names = tuple(pairs)
         rows, before = forms.setdefault(names, []), headed.get(names, heading)
         headed[names] = heading
         bar = _BAR.search(line)
         again = bar or (heading.step == before.step and heading.number != before.number)
-        if not (again and rows and rows[-1].pairs == pairs):
-            rows.append(_Line(number, _count(_EPOCH.search(line)), _count(bar or _STEP.search(line)), pairs))
+        if not (again and rows and _but_speeds(rows[-1].pairs) == _but_speeds(pairs)):
+            aside = bool(_ASIDE.search(line)) and not any(name_of_column(name).startswith("eval_") for name in names)
+            epoch, step = _count(_EPOCH.search(line)), _count(bar or _STEP.search(line))
+            rows.append(_Line(at, epoch, step, pairs, aside, line if unread else ""))
     return _alike(forms)
+
+
+def _but_speeds(pairs: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in pairs.items() if not speed_of(name)}
 
 
 def _alike(forms: Mapping[tuple[str, ...], list[_Line]]) -> dict[tuple[str, ...], list[_Line]]:
@@ -121,12 +138,13 @@ def _alike(forms: Mapping[tuple[str, ...], list[_Line]]) -> dict[tuple[str, ...]
     for group in groups.values():
         shared = tuple(name for name in group[0] if all(name in names for names in group))
         rows = sorted(row for names in group for row in forms[names])
-        found[shared] = [row._replace(pairs={name: row.pairs[name] for name in shared}) for row in rows]
-    return found
+        read = dropwhile(attrgetter("unread"), rows)  # a name that never had a number before is a word
+        found[shared] = [row._replace(pairs={name: row.pairs[name] for name in shared}) for row in read]
+    return {names: rows for names, rows in found.items() if rows}
 
 
 def _is_known(name: str) -> bool:
-    return is_canonical(name_of_column(name)) or name in OTHER_UNITS
+    return is_canonical(name_of_column(name)) or other_unit(name) is not None
 
 
 def _chosen(forms: Mapping[tuple[str, ...], list[_Line]]) -> list[_Line]:
@@ -189,15 +207,15 @@ def _goes_on(trainings: Sequence[list[_Line]]) -> bool:
     return 2 * nearer >= len(trainings) - 1
 
 
-def _telling(lines: Iterable[str]) -> Iterator[tuple[str, _Heading, dict[str, float]]]:
-    """The lines with a metric that we know, each with the last heading above it and what it says."""
+def _telling(lines: Iterable[str]) -> Iterator[tuple[str, _Heading, dict[str, float], bool]]:
+    """The lines with a metric that we know, each with the last heading above it, and what `_pairs` reads in it."""
     heading = _Heading(0, 0)
     for line in lines:
         if len(line) > _LONGEST:
             continue
-        pairs = _pairs(line)
-        if any(is_canonical(name_of_column(name)) for name in pairs):
-            yield line, heading, pairs
+        pairs, unread = _pairs(line)
+        if any(map(_is_known, pairs)):
+            yield line, heading, pairs, unread
         elif step := _STEP.search(line):
             heading = _Heading(heading.number + 1, int(step[1]))
 
@@ -216,16 +234,20 @@ def _joined(rows: list[_Line], forms: Iterable[list[_Line]]) -> list[_Line]:
     return rows
 
 
-def _evaluated(
+def _with_others(
     rows: list[_Line], steps: list[int], said: bool, forms: Iterable[list[_Line]]
 ) -> tuple[list[_Line], list[int]]:
     """The rows and their steps, with what lines of other forms say of an evaluation: `step 250: val loss 1.5` stands
-    between hundreds of lines with the loss, `epoch 0: eval_loss: 1.5` after the epoch's last. `said`: whether the lines
+    between hundreds of lines with the loss, `epoch 0: eval_loss: 1.5` after the epoch's last. A line with most of a
+    row's names and a step of its own is a row: Megatron leaves out a loss that is not finite. `said`: whether the lines
     say the steps."""
     found, numbers = list(zip(steps, rows, strict=True)), [row.number for row in rows]
+    usual, had = set(filter(_is_known, rows[0].pairs)), set(steps)
     for line in (line for form in forms for line in form if line.pairs.keys() != rows[0].pairs.keys()):
         told = {name: value for name, value in line.pairs.items() if name_of_column(name).startswith("eval_")}
         step = line.step if said else None
+        if step not in had and step is not None and not line.aside and 2 * len(usual & line.pairs.keys()) >= len(usual):
+            told |= {name: value for name, value in line.pairs.items() if name in usual}
         if step is None and (before := bisect(numbers, line.number)):  # 0: before the first step, of no training
             step = steps[before - 1]
         if not told or step is None:
@@ -244,25 +266,37 @@ def _steps(rows: list[_Line]) -> list[int]:
     return steps if len(steps) == len(rows) and steps == sorted(steps) and steps[0] < steps[-1] else []
 
 
-def _pairs(line: str) -> dict[str, float]:
+def _pairs(line: str) -> tuple[dict[str, float], bool]:
+    """What a line says, and whether a loss or a reward in it, which is NaN here then, is no number at all."""
+    line = _SPEED.sub(r", \2=\1", line)
     pairs: dict[str, float] = {}
+    worded = []
     for found in _PAIR.finditer(line):
-        with suppress(ValueError):
-            pairs.setdefault(*_value(_name_at(line, found), found[3], found[2] or found[4] or ""))
-    if _STEP.search(line) or _EPOCH.search(line):
+        name = _name_at(line, found)
+        try:
+            pairs.setdefault(*_value(name, found[3] or "", found[2] or found[4] or ""))
+        except ValueError:
+            worded.append(name)
+    if says_when := bool(_STEP.search(line) or _EPOCH.search(line)):
         for found in _PLAIN.finditer(line):
-            with suppress(ValueError):
-                name, value = _value(_name_at(line, found), found[2])
+            name = _name_at(line, found)
+            try:
+                name, value = _value(name, found[2] or "")
                 if _is_known(name):
                     pairs.setdefault(name, value)
-    return pairs
+            except ValueError:
+                worded.append(name)
+    lost = {name for name in worded if name not in pairs and _is_known(name)}
+    if {*_LEARNED}.isdisjoint(map(name_of_column, lost)) or not (says_when or any(map(_is_known, pairs))):
+        return pairs, False
+    return pairs | dict.fromkeys(lost, nan), True
 
 
 def _value(name: str, text: str, unit: str = "") -> tuple[str, float]:
     """The name, which a time's unit is part of, and the number. Raises ValueError if it is none."""
     if timed := _TIME.fullmatch(text):
         text, unit = timed[1], timed[2]
-    return (f"{name}_{unit}" if unit else name), float(text)
+    return (f"{name}_{unit.lower()}" if unit else name), number(text)
 
 
 def _name_at(line: str, found: re.Match[str]) -> str:
@@ -270,18 +304,16 @@ def _name_at(line: str, found: re.Match[str]) -> str:
 
 
 def _name(before: str) -> str:
-    """The name that ends here, of several words perhaps: `INFO epoch 3 loss` is the loss, a `task loss` another."""
-    words = _APART.split(before)[-1].split()[-_WORDS:]
+    """The name that ends here, of several words perhaps: `INFO epoch 3 loss` is the loss, a `task loss` another. It
+    begins behind a number: in `loss: nan  grad_norm`, nan is what the loss is."""
+    words = _APART.split(before)[-1].split()
+    behind = (at for at in range(len(words) - 1, 0, -1) if _VALUE.match(words[at - 1]))
+    words = words[next(behind, 0) :][-_WORDS:]
     while len(words) > 1 and not is_canonical(name_of_column(" ".join(words))):
-        if words[0].isalpha() and words[0].lower() not in _PASSED and not words[0].isupper() and not _digits(words):
+        if words[0].isalpha() and words[0].lower() not in _PASSED and not words[0].isupper():
             break
         del words[0]
     return " ".join(words)
-
-
-def _digits(words: list[str]) -> bool:
-    """Whether a number follows the first of the words: `epoch 3 loss`."""
-    return not words[1].isalpha() and words[1][0].isdigit()
 
 
 def _known(row: dict[str, float]) -> Iterator[tuple[str, float]]:

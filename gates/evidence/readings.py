@@ -164,7 +164,7 @@ def points(policy: Policy, series: Series) -> tuple[int, int]:
 def _series(policy: Policy, rule: MetricRule, run: Run) -> Series | None:
     """The rule's series; for a rate or a number per token, the quotients whose mean is the run's."""
     parts = {"rate": ("tokens", "step_time"), "per_token": (rule.metric, "tokens")}.get(rule.reduction)
-    if parts is None:
+    if parts is None or (rule.reduction == "rate" and "step_time" not in run.series):  # a log may tell the rate alone
         return rule.series(run)
     above, below = (run.series.get(name) for name in parts)
     if above is None or below is None:

@@ -111,6 +111,7 @@ _TABLE = (
     _perf("tokens_prompt", "tokens", worse="both", repeatable=True),
     _perf("tokens_response", "tokens", worse="both", repeatable=True),
     _perf("tokens_per_second", "tokens/s", worse="lower", wall_clock=True, speed=True),
+    _perf("samples_per_second", "samples/s", worse="lower", wall_clock=True, speed=True),
     # Memory: the GPU's allocator where there is one, else the process.
     _perf("peak_memory", "MiB", ranks="largest"),
     _perf("reserved_memory", "MiB", ranks="largest"),
@@ -182,6 +183,7 @@ USUAL: Mapping[str, Mapping[str, Any]] = {
     "token_cost": {"metric": "step_cost", "reduction": "per_token", "prior": 0.04, "weight": 6.0},
     **{name: {"reduction": "sum", "prior": 0.1, "weight": 0.5} for name in ("setup_time", "outside_time")},
     "tokens_per_second": {"reduction": "rate", "prior": 0.02, "weight": 6.0},
+    "samples_per_second": {"prior": 0.02, "weight": 6.0},
     "step_cpu_time": {"prior": 0.05, "must_have": True},
     "iteration_time": {"prior": 0.02, **_LEVEL},
     "iteration_cpu_time": {"prior": 0.05, "must_have": True},

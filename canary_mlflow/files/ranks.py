@@ -1,0 +1,71 @@
+"""What several ranks of one training printed into one log: the lines of one of them are its history."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from math import isfinite
+
+Row = dict[str, float]
+
+# torchrun's `[rank0]:` and `[default0]:`, mpirun's `[1,0]<stdout>:`, Ray's `(pid=7)`, pdsh's address.
+_PREFIX = re.compile(
+    r"\[(?:rank|default|trainer|worker|gpu|device) ?[=:]?\d+\]|\[\d+,\d+\]<std(?:out|err)>"
+    r"|\([^()]{0,60}\bpid=\d+[^()]{0,60}\)|\brank[ =:]{0,2}\d+\b|^(?:\d{1,3}\.){3}\d{1,3}(?=: )|^ *\d+(?=: \{)",
+    re.IGNORECASE,
+)
+_WITHIN = 120  # characters of a line in which its rank stands
+_TELLS = re.compile(r"loss|reward|\bkl\b", re.IGNORECASE)
+_NAN = re.compile(r"\b(?:nan|inf)\b", re.IGNORECASE)
+_NEARLY = 0.9
+_FIRST = 1000  # rows that tell how many ranks print each
+_LATE = 100  # rows by which one may be late
+
+
+def rank_of(line: str) -> str:
+    """The rank that a line names before what it says; "" for none."""
+    return "".join(_PREFIX.findall(line[:_WITHIN]))
+
+
+def _size(rank: str) -> tuple[int, str]:
+    return len(rank), rank
+
+
+def other_ranks(lines: Iterable[str]) -> tuple[frozenset[str], list[str]]:
+    """The ranks to leave out, and a note on them. Where several print a training's lines, equally many, the one with
+    the most NaN is read, or the first; one that alone prints the loss, as a pipeline's last stage, has no others."""
+    told, bad = Counter[str](), Counter[str]()
+    for line in lines:
+        if _TELLS.search(line) and (rank := rank_of(line)):
+            told[rank] += 1
+            bad[rank] += _NAN.search(line) is not None
+    alike = sorted((rank for rank, count in told.items() if count >= _NEARLY * max(told.values())), key=_size)
+    if len(alike) < 2:
+        return frozenset(), []
+    read = max(alike, key=lambda rank: bad[rank])
+    return frozenset(alike) - {read}, [f"printed by {len(alike)} ranks: the lines of {read} are read"]
+
+
+def one_each(rows: Iterable[Row]) -> tuple[Iterator[Row], int]:
+    """The rows, and how many ranks printed each of them, epoch and all: they come once then."""
+    rest = iter(rows)
+    first = list(islice(rest, _FIRST))
+    # A loss of 0 or NaN is the same in many steps, and the last rows may be cut.
+    counts = list(Counter(repr(row) for row in first if row.get("loss") and isfinite(row["loss"])).values())[:-1]
+    ranks = Counter(counts).most_common(1)[0][0] if len(counts) > 1 else 1
+    several = ranks > 1 and sum(count % ranks == 0 for count in counts) >= _NEARLY * len(counts)
+    return (_every(ranks, chain(first, rest)), ranks) if several else (chain(first, rest), 1)
+
+
+def _every(ranks: int, rows: Iterable[Row]) -> Iterator[Row]:
+    """The first of each so many equal rows; summaries differ in their time."""
+    seen: OrderedDict[str, int] = OrderedDict()
+    for row in rows:
+        said = "train_runtime" if "train_runtime" in row else repr(row)
+        seen[said] = count = seen.pop(said, 0) + 1
+        if count % ranks == 1:
+            yield row
+        if len(seen) > _LATE:
+            seen.popitem(last=False)
