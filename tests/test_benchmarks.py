@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import subprocess
 from collections.abc import Iterator
 from functools import cache
@@ -93,3 +94,17 @@ def test_the_picture_of_the_judges_is_drawn_from_the_page_that_has_their_tables(
     picture = tmp_path / "judges.svg"
     subprocess.run([forking.python(), "gate_pictures.py", "--write", picture], cwd=ROOT / "benchmarks", check=True)
     assert picture.read_bytes() == (ROOT / "docs" / "gate-judges.svg").read_bytes()
+
+
+def test_cases_are_held_against_what_is_right(tmp_path: Path) -> None:
+    """One group of inputs, of which one is answered rightly and another is not what the table expects."""
+    group = tmp_path / "nan-in-spaced-lines"
+    group.mkdir()
+    logs = ROOT / "tests" / "data" / "logs"
+    for copy, log in (("step-loss-grad", "nan-0"), ("jt-nan0", "0"), ("jt-a0", "0")):
+        (group / f"{copy}.log").write_bytes((logs / f"spaced-{log}.log").read_bytes())
+    words = [forking.python(), "cases.py", tmp_path, "--only", group.name]
+    done = subprocess.run(words, cwd=ROOT / "benchmarks", check=True, capture_output=True, text=True)
+    found = [line.split()[0] for line in done.stdout.splitlines() if "canary replay" in line]
+    assert found == ["right", "wrong", "right"]
+    assert json.loads(done.stdout.splitlines()[-1])["right"] == 2

@@ -17,7 +17,7 @@ _PREFIX = re.compile(
     re.IGNORECASE,
 )
 _WITHIN = 120  # characters of a line in which its rank stands
-_TELLS = re.compile(r"loss|reward|\bkl\b", re.IGNORECASE)
+_TELLS = re.compile(r"(?:loss|reward\w*|\bkl)['\"]?[\s:=]{1,20}['\"]?(?:[-+.\d]|nan|inf)", re.IGNORECASE)
 _NAN = re.compile(r"\b(?:nan|inf)\b", re.IGNORECASE)
 _NEARLY = 0.9
 _FIRST = 1000  # rows that tell how many ranks print each

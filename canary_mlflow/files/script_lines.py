@@ -8,7 +8,7 @@ import re
 from bisect import bisect
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import dropwhile, pairwise
+from itertools import chain, dropwhile, pairwise
 from math import nan
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -43,7 +43,7 @@ _PAIR = re.compile(
 )
 # The same with nothing between, `iter 20: loss 2.31, time 40ms`: only in a line that says its step, and a name we know.
 _PLAIN = re.compile(
-    rf"(?<![\w/.%-])([^\W\d][\w/.%-]*)\s{{1,9}}(?:{_NUMBER}|(?=[*?#<-]|none\b|n/a\b|null\b))", re.IGNORECASE
+    rf"(?<![\w/.%-])([^\W\d][\w/.%-]*)()\s{{1,9}}(?:{_NUMBER}|(?=[*?#<-]|none\b|n/a\b|null\b))()", re.IGNORECASE
 )
 _SPEED = re.compile(rf"(?<![\w/.,-])(\d[\d.]*) ?({UNIT})(?!\s*[:=\d])", re.IGNORECASE)  # a number with its unit alone
 _BAR = re.compile(r"\| {0,9}(\d+)/\d+ \[")  # tqdm's count; its bar is drawn again and again with the values of before
@@ -269,34 +269,31 @@ def _steps(rows: list[_Line]) -> list[int]:
 def _pairs(line: str) -> tuple[dict[str, float], bool]:
     """What a line says, and whether a loss or a reward in it, which is NaN here then, is no number at all."""
     line = _SPEED.sub(r", \2=\1", line)
+    says_when = bool(_STEP.search(line) or _EPOCH.search(line))
     pairs: dict[str, float] = {}
     worded = []
-    for found in _PAIR.finditer(line):
-        name = _name_at(line, found)
+    for found in chain(_PAIR.finditer(line), _PLAIN.finditer(line) if says_when else ()):
         try:
-            pairs.setdefault(*_value(name, found[3] or "", found[2] or found[4] or ""))
+            name, value = _value(line, found)
         except ValueError:
-            worded.append(name)
-    if says_when := bool(_STEP.search(line) or _EPOCH.search(line)):
-        for found in _PLAIN.finditer(line):
-            name = _name_at(line, found)
-            try:
-                name, value = _value(name, found[2] or "")
-                if _is_known(name):
-                    pairs.setdefault(name, value)
-            except ValueError:
-                worded.append(name)
-    lost = {name for name in worded if name not in pairs and _is_known(name)}
-    if {*_LEARNED}.isdisjoint(map(name_of_column, lost)) or not (says_when or any(map(_is_known, pairs))):
+            worded.append(found)
+            continue
+        if found.re is _PAIR or _is_known(name):
+            pairs.setdefault(name, value)
+    told = says_when or any(map(_is_known, pairs))
+    lost = {name for found in worded if told and (name := _name_at(line, found)) not in pairs and _is_known(name)}
+    if {*_LEARNED}.isdisjoint(map(name_of_column, lost)):
         return pairs, False
     return pairs | dict.fromkeys(lost, nan), True
 
 
-def _value(name: str, text: str, unit: str = "") -> tuple[str, float]:
+def _value(line: str, found: re.Match[str]) -> tuple[str, float]:
     """The name, which a time's unit is part of, and the number. Raises ValueError if it is none."""
+    text, unit = found[3] or "", found[2] or found[4]
     if timed := _TIME.fullmatch(text):
         text, unit = timed[1], timed[2]
-    return (f"{name}_{unit.lower()}" if unit else name), number(text)
+    value, name = number(text), _name_at(line, found)
+    return (f"{name}_{unit.lower()}" if unit else name), value
 
 
 def _name_at(line: str, found: re.Match[str]) -> str:

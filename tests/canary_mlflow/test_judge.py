@@ -498,3 +498,48 @@ def test_a_learning_rate_that_stops_early_never_passes_and_a_meant_one_is_a_sett
     assert (code, verdict["reason_code"]) == (0, "pass")
     code, verdict = judged(files("c", 0, usual, told), files("f", 10, usual, told))
     assert (code, verdict["reason_code"]) == (0, "pass")
+
+
+LOGS = Path(__file__).resolve().parents[1] / "data" / "logs"
+
+
+def logs(form: str) -> list[Path]:
+    return [LOGS / form.format(number) for number in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("form", "metric"),
+    [("rate-{}{{}}.jsonl", "step_time"), ("iter-{}{{}}.log", "step_time"), ("spaced-{}{{}}.log", "tokens_per_second")],
+)
+def test_a_rate_that_halves_blocks_where_speed_decides_and_is_said_where_it_does_not(form: str, metric: str) -> None:
+    """ms-swift's, mlx-lm's and torchtitan's: the step time was said to be missing."""
+    baseline, slow = logs(form.format("")), logs(form.format("slow-"))
+    code, verdict = judged(baseline, slow, "perf")
+    assert (code, check(verdict, metric)["outcome"]) == (1, "BLOCK")
+    assert judged(baseline[:2], baseline[2:], "perf")[0] == 0
+    code, verdict = judged(baseline, slow, "files")
+    warned = re.search(rf"Beyond a limit that only warns: .*{metric} \(([+-]\d+)", verdict["reason"])
+    assert (code, warned is not None and (float(warned[1]) > 80 or float(warned[1]) < -45)) == (0, True)
+
+
+def test_samples_per_second_decide_where_a_log_tells_no_other_speed(tmp_path: Path) -> None:
+    def log(name: str, rate: float) -> Path:
+        rng = np.random.default_rng(len(name) + int(rate * 10))
+        said = (
+            f"step {at} | loss: {2 + rng.normal(0, 0.02):.4f} | samples/s: {rate * rng.normal(1, 0.01):.3f}\n"
+            for at in range(80)
+        )
+        path = tmp_path / f"{name}.log"
+        path.write_text("begins\n" + "".join(said))
+        return path
+
+    baseline = [log("a" * count, 8.0) for count in (1, 2, 3)]
+    code, verdict = judged(baseline, [log("b" * count, 4.0) for count in (1, 2, 3)], "perf")
+    assert (code, check(verdict, "samples_per_second")["outcome"]) == (1, "BLOCK")
+    assert judged(baseline, [log("c" * count, 8.0) for count in (4, 5, 6)], "perf")[0] == 0
+
+
+def test_a_loss_that_becomes_nan_in_printed_lines_blocks() -> None:
+    code, verdict = judged(logs("spaced-{}.log"), logs("spaced-nan-{}.log"), "files")
+    assert (code, check(verdict, "nonfinite")["outcome"]) == (1, "BLOCK")
+    assert judged(logs("spaced-{}.log")[:2], logs("spaced-{}.log")[2:], "files")[0] == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -297,3 +298,37 @@ def test_a_policy_that_could_never_speak_is_refused(
     result = replay(runs["healthy"], "--policy", mine)
     assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
     assert said in result.stderr
+
+
+LOGS = ROOT / "tests" / "data" / "logs"
+
+
+@pytest.mark.parametrize(
+    ("file", "code", "says"),
+    [
+        ("spaced-nan-0.log", 1, r"^failed .*\(40 rows to step 400\)(.|\n)*STOP +step 280 +loss: is nan \[nonfinite\]"),
+        ("spaced-0.log", 0, r"^healthy .*\(40 rows to step 400\)\n(  note: .*\n)+$"),
+        ("ranks-diverge.log", 1, r"^failed .*\(60 rows to step 60\)\n  note: each row was printed by 4 ranks"),
+        ("ranks-prefix.log", 0, r"^healthy .*\(40 rows to step 40\)\n  note: printed by 4 ranks"),
+        ("resumed.csv", 0, r"^healthy .*\(90 rows to step 890\)\n  note: steps begin again at row 62.*\n$"),
+    ],
+)
+def test_logs_as_trainings_print_them(file: str, code: int, says: str) -> None:
+    result = replay(LOGS / file)
+    assert result.exit_code == code
+    assert re.search(says, result.stdout), result.stdout
+
+
+def test_a_part_of_a_log_is_not_healthy(tmp_path: Path) -> None:
+    """Rows whose loss is no number, or is missing from some step on."""
+    text = (LOGS / "spaced-nan-0.log").read_text()
+    (odd := tmp_path / "odd.log").write_text(text.replace("     nan", "     ***"))
+    result = replay(odd)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "odd.log: rows could not be read, the first of them '[rank0]:[titan]" in result.stderr
+    assert "step: 280" in result.stderr
+    rows = [f"{at},{3 - at / 40 if at < 20 else ''},1.2\n" for at in range(40)]
+    (cut := tmp_path / "cut.csv").write_text("step,loss,grad_norm\n" + "".join(rows))
+    result = replay(cut)
+    assert result.exit_code == 3
+    assert re.match(r"unknown .*\n  note: no loss after step 19, of 39: what came then is not known\n$", result.stdout)
