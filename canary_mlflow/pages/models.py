@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
@@ -12,12 +12,14 @@ from canary_mlflow.ledger import table
 from canary_mlflow.ledger.rows import Row
 from canary_mlflow.registry.versions import CHAMPION, SESSION_TAG
 from canary_mlflow.registry.workspaces import active_workspace
+from canary_mlflow.tracking.reading.facts import RunFacts
 from canary_mlflow.tracking.stores.read_only import has_ledger
 
 MODELS = sa.table("registered_models", *map(sa.column, ("workspace", "name")))
 ALIASES = sa.table("registered_model_aliases", *map(sa.column, ("workspace", "name", "alias", "version")))
 VERSIONS = sa.table("model_versions", *map(sa.column, ("workspace", "name", "version", "current_stage")))
 VERSION_TAGS = sa.table("model_version_tags", *map(sa.column, ("workspace", "name", "version", "key", "value")))
+VERDICT_TAG = "canary.verdict"
 DELETED = "Deleted_Internal"  # the stage that MLflow gives a deleted version
 
 
@@ -90,6 +92,30 @@ def session_of(connection: sa.Connection, model: str, version: int) -> str:
         VERSION_TAGS.c.key == SESSION_TAG,
     )
     return connection.execute(query).scalars().first() or ""
+
+
+def versions_of(connection: sa.Connection, sessions: Sequence[str]) -> dict[str, tuple[str, int, str]]:
+    """Session → the newest version that it is the evidence of, and that version's verdict, '' for none. Only the
+    ledger's own word can stand in a version's tag; who may edit a session can write another into the session's."""
+    word = VERSION_TAGS.alias("word")
+    same = (VERSION_TAGS.c.workspace == word.c.workspace, VERSION_TAGS.c.name == word.c.name)
+    judged = sa.and_(*same, VERSION_TAGS.c.version == word.c.version, word.c.key == VERDICT_TAG)
+    query = (
+        sa.select(VERSION_TAGS.c.value, VERSION_TAGS.c.name, VERSION_TAGS.c.version, word.c.value)
+        .select_from(VERSION_TAGS.outerjoin(word, judged))
+        .where(VERSION_TAGS.c.workspace == active_workspace(), VERSION_TAGS.c.key == SESSION_TAG)
+        .where(VERSION_TAGS.c.value.in_(sessions))
+        .order_by(VERSION_TAGS.c.version)
+    )
+    found = connection.execute(query) if sessions else ()
+    return {session: (name, version, said or "") for session, name, version, said in found}
+
+
+def with_words(connection: sa.Connection, heads: Sequence[RunFacts]) -> dict[str, RunFacts]:
+    """The sessions by id, each that left a version with that version's verdict."""
+    known = versions_of(connection, [head.run_id for head in heads])
+    words = {session: {VERDICT_TAG: word} for session, (_, _, word) in known.items()}
+    return {head.run_id: replace(head, tags={**head.tags, **words.get(head.run_id, {})}) for head in heads}
 
 
 def newest_sessions(connection: sa.Connection, model: str, most: int) -> list[str]:

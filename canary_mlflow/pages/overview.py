@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from canary_mlflow.ledger import table
 from canary_mlflow.pages.facts import RUNS, children_of, read_facts
-from canary_mlflow.pages.models import ModelFacts, read_models
+from canary_mlflow.pages.models import ModelFacts, read_models, with_words
 from canary_mlflow.registry.workspaces import active_workspace
 from canary_mlflow.tracking.reading.facts import OPEN, RunFacts
 from canary_mlflow.tracking.reading.numbers import count
@@ -96,7 +96,11 @@ def read_overview(
         models = [model for model in read_models(connection) if may_read_model(model.name)]
         names = sorted({one.model for one in recent if one.model})
         rows = table.numbers_of_versions(connection, active_workspace(), names) if guarded and names else {}
-    judged = [Session(head=one.head, runs=one.runs, row=rows.get((one.model, version_of(one.head)))) for one in recent]
+        heads = with_words(connection, [one.head for one in recent])
+    judged = [
+        Session(head=heads[one.head.run_id], runs=one.runs, row=rows.get((one.model, version_of(one.head))))
+        for one in recent
+    ]
     return Overview(
         models=models, running=running, more_running=len(going) - len(shown), recent=judged, guarded=guarded
     )

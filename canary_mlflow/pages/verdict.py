@@ -20,9 +20,10 @@ from canary_mlflow.ledger.writing import keys_in
 from canary_mlflow.pages.curves import read_series
 from canary_mlflow.pages.facts import read_facts
 from canary_mlflow.pages.forest import ForestRow, forest
-from canary_mlflow.pages.models import read_champions, session_of
+from canary_mlflow.pages.models import read_champions, session_of, versions_of
 from canary_mlflow.pages.run import find_run
 from canary_mlflow.registry.guard.server_files import behind_server
+from canary_mlflow.registry.versions import CHAMPION
 from canary_mlflow.registry.workspaces import active_workspace
 from canary_mlflow.reports.decision import Decision, RunWarning, decision_from_dict, holds_from_list
 from canary_mlflow.tracking.reading.facts import RunFacts
@@ -86,43 +87,35 @@ def read_session_page(
     that left no version. Raises NoSuchRun, Refused, StoreError."""
     with reading(tracking) as connection:
         session = find_run(connection, session_id)
+    if rows := rows_about(registry, session_id):
+        return read_ledger_page(tracking, registry, rows[-1].seq, may_read_model)
     found, decision = verdict_file(session)
-    seq = row_about(registry, decision)
-    if seq is not None:
-        page = read_ledger_page(tracking, registry, seq, may_read_model)
-        if page.facts.get("session") == session_id:  # anybody may write the file, and it may name another's version
-            return page
     own = replace(decision, session_id=session_id)
     return complete(tracking, registry, decision.model, None, found, own, None, None)
 
 
 def judged(registry: str, session: RunFacts) -> tuple[int | None, Decision] | None:
     """(the number of its ledger row or None, the decision) of a session; None if no verdict can be read."""
+    if rows := rows_about(registry, session.run_id):
+        found = ((row.seq, decision_of(row, said_by(row))) for row in reversed(rows))
+        return next(((seq, decision) for seq, decision in found if decision is not None), None)
     try:
         _, decision = verdict_file(session)
     except NoSuchRun:
         return None
-    seq = row_about(registry, decision)
-    if seq is not None:
-        with reading(registry) as connection:
-            row = table.row_at(connection, seq)
-        facts = {} if row is None else said_by(row)
-        if row is not None and facts.get("session") == session.run_id and (signed := decision_of(row, facts)):
-            return seq, signed
     return None, replace(decision, session_id=session.run_id)
 
 
-def row_about(registry: str, decision: Decision) -> int | None:
-    """The number of the ledger's newest row about the version that was judged."""
-    version = decision.version or ""
-    if not count(version):
-        return None
+def rows_about(registry: str, session_id: str) -> list[Row]:
+    """The ledger's rows on the verdicts and acts about the version that a session left, in order. The session's own
+    files may say anything: who may edit it can write them."""
     with reading(registry) as connection:
-        if not has_ledger(connection):
-            return None
-        return table.numbers_of_versions(connection, active_workspace(), [decision.model]).get(
-            (decision.model, int(version))
-        )
+        found = versions_of(connection, [session_id]).get(session_id)
+        if found is None or not has_ledger(connection):
+            return []
+        model, version, _ = found
+        rows = table.read(connection, model, active_workspace(), version=version)
+        return [row for row in rows if row.alias == CHAMPION]
 
 
 def read_artifact(session: RunFacts, name: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from canary_mlflow.pages.database import registry_uri, tracking_uri
 from canary_mlflow.pages.facts import EXPERIMENTS, read_facts
 from canary_mlflow.pages.history import read_history, without_row
 from canary_mlflow.pages.index import NOT_JUDGED, ORDERS, RUNNING, Asked, read_index
-from canary_mlflow.pages.models import names_of_models
+from canary_mlflow.pages.models import names_of_models, with_words
 from canary_mlflow.pages.overview import read_overview
 from canary_mlflow.pages.rendering import rendered
 from canary_mlflow.pages.requests import argument, as_answer, readers, whole_number
@@ -54,6 +55,9 @@ def sessions() -> str:
 
     asked = asked_index()
     found = read_index(tracking_uri(), asked, readable_experiments(), model_names())
+    with reading(registry_uri()) as connection:
+        heads = with_words(connection, [line.head for line in found.lines])
+    found = replace(found, lines=[replace(line, head=heads[line.head.run_id]) for line in found.lines])
     kept = {key: value for key, value in vars(asked).items() if value and key not in ("skip", "warned")}
     kept |= {"warned": "1"} if asked.warned else {}
     page = partial(url_for, "canary_pages.sessions", **kept)

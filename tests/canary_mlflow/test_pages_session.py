@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -438,3 +440,18 @@ def test_a_sweep_is_a_grid_named_by_what_differs(web: Any, guarded: Any) -> None
     assert line.index(">BLOCK<") < line.index("train.learning_rate=0.001, seed 1")
     index = text_of(web.get("/canary/sessions", query_string={"q": guarded.model}))
     assert f">{named}<" in index
+
+
+def test_a_verdict_is_the_versions_whatever_its_session_says(web: Any, guarded: Any, tmp_path: Path) -> None:
+    """Who may edit a session's run can write another word into its tag, and another verdict.json."""
+    session, _ = blocked(guarded)
+    good = gate(guarded.client, guarded.model, guarded.version(), load_policy("smoke"))
+    guarded.client.log_dict(session, decision_to_dict(replace(good, version=None)), "verdict.json")
+    guarded.client.set_tag(session, "canary.verdict", "PASS")
+    for address in (f"/canary/session?id={session}", f"/canary/verdict?session={session}"):
+        page = text_of(web.get(address))
+        assert ('<span class="word">BLOCK</span>' in page, '<span class="word">PASS</span>' in page) == (True, False)
+    for address in ("/canary/", f"/canary/sessions?q={session}"):
+        page = text_of(web.get(address))
+        rows = [row for row in page.split("<tr")[1:] if session in row]
+        assert ["PASS" in row or "BLOCK" not in row for row in rows] == [False], address
