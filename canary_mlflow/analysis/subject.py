@@ -11,7 +11,7 @@ from canary_mlflow.errors import NoSuchRun, UsageError
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.evidence import aliased, champion_runs, run_side
 from canary_mlflow.registry.judging.records import session_of
-from canary_mlflow.registry.versions import champion_number, find_version, is_evidence_only
+from canary_mlflow.registry.versions import SESSION_TAG, champion_number, find_version, is_evidence_only, quoted
 from canary_mlflow.reports.advice import run_page, version_page
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.tracking.reading.histories import read_runs
@@ -140,14 +140,14 @@ def evidence_of(client: MlflowClient, session: str | None) -> list[str]:
 
 
 def of_session(client: MlflowClient, session: MlflowRun, policy: str | None) -> Subject:
-    """A session: as the version that it left, else by its verdict.json, else judged against the champion."""
-    session_id, tags = session.info.run_id, session.data.tags
-    model, version = tags.get("canary.model_name", ""), tags.get("canary.version", "")
-    if model and version:
-        try:
-            return replace(of_version(client, model, version, policy), label=f"session {session_id}", kind="session")
-        except UsageError:  # the version was deleted since; the session speaks for itself
-            pass
+    """A session: as the version that it left, by the registry's word, else by its verdict.json, else judged against the
+    champion."""
+    session_id, model = session.info.run_id, session.data.tags.get("canary.model_name", "")
+    left = client.search_model_versions(f"tags.`{SESSION_TAG}` = {quoted(session_id)}")
+    if left:
+        newest = max(left, key=lambda one: int(one.version))
+        about = of_version(client, newest.name, str(newest.version), policy)
+        return replace(about, label=f"session {session_id}", kind="session")
     decision, origin = verdicts.from_file(client, session_id, None)
     if decision is None:
         return of_runs(client, session, policy)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from paged import a_run, last_row, site, text_of
 
+from canary_mlflow.analysis.subject import find_subject
 from canary_mlflow.pages import judging
 from canary_mlflow.pages.departures import departure, usual_of
 from canary_mlflow.pages.downsampling import keep_means
@@ -451,6 +452,8 @@ def test_a_verdict_is_the_versions_whatever_its_session_says(web: Any, guarded: 
     for address in (f"/canary/session?id={session}", f"/canary/verdict?session={session}"):
         page = text_of(web.get(address))
         assert ('<span class="word">BLOCK</span>' in page, '<span class="word">PASS</span>' in page) == (True, False)
+    guarded.client.delete_tag(session, "canary.version")
+    assert find_subject(guarded.client, session).decision.word == "BLOCK"  # what `canary report` shows
     for address in ("/canary/", f"/canary/sessions?q={session}"):
         page = text_of(web.get(address))
         rows = [row for row in page.split("<tr")[1:] if session in row]
