@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 from cluster import database
 from object_store import compose, keys_of, object_store
@@ -57,17 +60,67 @@ def steps_of_the_image() -> list[tuple[str, str]]:
 
 def test_the_image_installs_what_its_services_start() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    steps = dict(steps_of_the_image())
+    steps = dict(reversed(steps_of_the_image()))  # of several, the first
     base, _, python = steps["FROM"].partition(":")
     assert (base, python.removesuffix("-slim") in SpecifierSet(project["requires-python"])) == ("python", True)
     source, target = steps["COPY"].split()
     assert (ROOT / source / "pyproject.toml").is_file()
-    installed = re.fullmatch(rf'pip install --no-cache-dir "{target}\[([\w,]+)\]"', steps["RUN"])
+    pinned = " ".join(f"-c {target}/{name}" for name in ("requirements.txt", "deploy/constraints.txt"))
+    installed = re.fullmatch(rf'pip install --no-cache-dir {pinned} "{target}\[([\w,]+)\]"', steps["RUN"])
     assert installed, steps["RUN"]
     extras = [project["optional-dependencies"][name] for name in installed[1].split(",")]
     names = {Requirement(text).name for text in (*project["dependencies"], *(text for one in extras for text in one))}
     assert {"mlflow", "psycopg", "boto3", "flask-wtf"} <= names, "what the compose file and docs/server.md start"
     assert "torch" not in names
+    pins = [(ROOT / name).read_text().splitlines() for name in ("requirements.txt", "deploy/constraints.txt")]
+    named = {line.partition("==")[0].lower() for line in (*pins[0], *pins[1]) if "==" in line}
+    assert {name.lower() for name in names} <= named, "each has its pin"
+
+
+def test_the_image_serves_as_nobody_of_note() -> None:
+    """Root in a container is root on what it mounts."""
+    steps = steps_of_the_image()
+    (user,) = (rest for name, rest in steps if name == "USER")
+    made = next(rest for name, rest in steps if name == "RUN" and "useradd" in rest)
+    assert user != "root"
+    assert re.search(rf"useradd --uid \d{{5}} .*{user}\b", made)
+    assert f"install -d -o {user} -m 700 /keys" in made
+    assert [name for name, _ in steps].index("USER") > max(at for at, (name, _) in enumerate(steps) if name == "RUN")
+
+
+def test_no_password_is_in_a_command_or_an_address() -> None:
+    services = compose()
+    whole = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())
+    for name, service in services.items():
+        told = f"{service.get('command')} {service.get('environment')}"
+        assert "PASSWORD}" not in told, name
+        for key, place in dict(service.get("environment") or {}).items():
+            if key.endswith("_FILE"):
+                assert place.removeprefix("/run/secrets/") in service["secrets"], name
+            assert "PASSWORD" not in key or key.endswith("_FILE"), name
+    assert whole["secrets"] == {
+        "database": {"environment": "DATABASE_PASSWORD"}, "s3": {"environment": "S3_PASSWORD"}
+    }  # fmt: skip
+    assert dict(steps_of_the_image())["ENTRYPOINT"] == '["with_secrets"]'
+
+
+def with_secrets(**environment: str) -> subprocess.CompletedProcess[str]:
+    """The image's entrypoint, around a command that tells what it was given."""
+    shown = "import os, sys; print(os.environ.get('PGPASSWORD'), os.environ.get('AWS_SECRET_ACCESS_KEY'), sys.argv[1:])"
+    command = [ROOT / "deploy" / "with_secrets.sh", sys.executable, "-c", shown, "a b", "$x"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_entrypoint_gives_passwords_from_files(tmp_path: Path) -> None:
+    (database := tmp_path / "database").write_text("p#a/s's \"$w ord\n")
+    done = with_secrets(PGPASSWORD_FILE=str(database), AWS_SECRET_ACCESS_KEY="given")
+    assert (done.returncode, done.stdout.strip()) == (0, "p#a/s's \"$w ord given ['a b', '$x']"), done.stderr
+    assert with_secrets().stdout.strip() == "None None ['a b', '$x']"
+    missing = with_secrets(PGPASSWORD_FILE=str(tmp_path / "none"))
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert missing.stderr == (
+        f"with_secrets: {tmp_path}/none: cannot be read; expected the file with PGPASSWORD; see PGPASSWORD_FILE\n"
+    )
 
 
 @pytest.mark.full
