@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from gates.evidence.clocks import pair
 from gates.facts.check import fact_check, facts_only, unrecorded, what_differs
+from gates.facts.differences import CONFIGURATION, HARDWARE
 from gates.facts.exact import FACTS
 from gates.facts.work import work_note
 from gates.hard.hard_gates import hard_checks
@@ -49,7 +50,8 @@ def judge(
     missing = "" if in_the_way else unrecorded(left.finished, right.finished, changed)
     of_facts = fact_check(policy, changed, compared, accepted, missing)
     checks = [*filter(None, [of_facts]), *hard_checks(policy, right, baseline)]
-    metrics, more_runs = (in_the_way, None) if in_the_way else metric_checks(policy, left, right, plan, pairs)
+    same = CONFIGURATION in compared and not any(one.group not in (FACTS, HARDWARE) for one in changed)
+    metrics, more_runs = (in_the_way, None) if in_the_way else metric_checks(policy, left, right, plan, pairs, same)
     checks = by_urgency(policy, [*checks, *metrics])
     outcome, code, reason = decide(policy, checks)
     units = harmed(policy, checks, outcome, right.runs)

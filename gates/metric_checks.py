@@ -31,12 +31,13 @@ from gates.stats.planning import (
 
 
 def metric_checks(
-    policy: Policy, baseline: Side, candidate: Side, plan: Policy, pairs: Pairs
+    policy: Policy, baseline: Side, candidate: Side, plan: Policy, pairs: Pairs, unchanged: bool = False
 ) -> tuple[tuple[Check, ...], int | None]:
     """One check per rule, and the runs per side that would decide all of them (None: no number would). Rules that
     decide share the error level alpha_block by weight; advisory ones stand alone.
 
-    `plan` has the error levels of all looks together, which is what more runs could still spend.
+    `plan` has the error levels of all looks together, which is what more runs could still spend. `unchanged`: nothing
+    that both sides recorded was changed, so that a gain as large as a BLOCK's harm is as odd as that.
     """
     left, right = baseline.finished, candidate.finished
     parts = parts_of(policy.rules, left, right)
@@ -54,7 +55,8 @@ def metric_checks(
         return tuple(
             item
             if isinstance(item, Check)
-            else _conclude(policy, item, levels.get(item.rule.name, policy.alpha_block), plan, power)
+            else (unchanged and _too_good(policy, item, levels.get(item.rule.name, -1.0)))
+            or _conclude(policy, item, levels.get(item.rule.name, policy.alpha_block), plan, power)
             for item in compared
         )
 
@@ -129,6 +131,20 @@ def _conclude(policy: Policy, compared: MetricComparison, level: float, plan: Po
         outcome, code = (CheckOutcome.BLOCK, ReasonCode.REGRESSION) if rule.blocks else (CheckOutcome.WARN, None)
         return check_of(rule, outcome, reason, reason_code=code, **known)
     return _inconclusive(plan, compared, evidence, line, level / policy.alpha_block * plan.alpha_block, power)
+
+
+def _too_good(policy: Policy, compared: MetricComparison, level: float) -> Check | None:
+    """The check of what was learned so much better that BLOCK's own test would find the same harm; None if it was
+    not."""
+    rule, found = compared.rule, compared.found
+    mirrored = replace(found, difference=-found.difference, typical=-found.typical)
+    one_way = rule.info.repeatable and rule.worse is not Worse.BOTH
+    if not (one_way and mirrored.p_harm <= level and enough_to_block(policy, found.design)):
+        return None
+    evidence = evidence_of(policy, compared, None)
+    reason = f"{_line(rule, evidence)}: too good for no change, and nothing that is recorded was changed"
+    known = {"evidence": evidence, "notes": compared.notes}
+    return undecided(rule, reason, ReasonCode.SUSPECT_DATA, leaves_open=True, **known)
 
 
 def _inconclusive(

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 from gates.facts.courses import COURSE
 from gates.facts.differences import CONFIGURATION, PACKAGES, differences
-from gates.facts.draws import TOKENS
-from gates.facts.exact import FACTS, REWARDS, bare, covers, variant_of
+from gates.facts.draws import LEAKED, NEAR, TOKENS
+from gates.facts.exact import FACTS, REWARDS, bare, covers, pairs_of, variant_of
 from gates.facts.purpose import may_explain
 from gates.facts.regressions import deciding
 from gates.model.policy import Policy
@@ -22,6 +22,8 @@ from gates.model.wording import around_difference, listed, told_apart
 
 NAMES = {
     "course.learning_rate": "learning rate",
+    "batches.repeated": "batches of the first two steps that come again",
+    "data.held_out_near": "held-out rows of which half is trained on",
     "data.held_out_trained": "held-out rows that are trained on",
     "data.rows": "rows trained on",
     "first.labels": "labels of the first step",
@@ -107,9 +109,14 @@ def fact_check(
         beginning = UNEXPLAINED if any(one.group == CONFIGURATION for one in found) else UNCHANGED
         reason = f"{beginning} {listed([said(one) for one in against], most=SHOWN)}"
         return hard_check(FACTS, CheckOutcome.BLOCK, reason, ReasonCode.HARD_GATE)
-    if CONFIGURATION not in compared and (courses := [said(one) for one in facts if one.key.startswith(COURSE)]):
-        unknown = f"{listed(courses)}, and no configuration says whether that was set"
-        return open_check(FACTS, unknown, ReasonCode.FACTS_DIFFER)
+    not_meant = [one for one in facts if one.key.startswith(COURSE) and CONFIGURATION not in compared]
+    leaks = [one for one in rising(facts, LEAKED, above="0") if not any(covers(each, one) for each in accepted)]
+    for which, why in (
+        (not_meant, "and no configuration says whether that was set"),
+        (leaks, "so that an evaluation is none of what the model has not seen"),
+    ):
+        if which:
+            return open_check(FACTS, f"{listed([*map(said, which)])}, {why}", ReasonCode.FACTS_DIFFER)
     if missing:
         unsaid = f"the candidate's runs do not say {missing}, the baseline's do"
         return open_check(FACTS, unsaid, ReasonCode.MISSING_DATA)
@@ -119,11 +126,25 @@ def fact_check(
     if known:
         reason = f"accepted: {listed([said(one) for one in known], most=SHOWN)}"
         return hard_check(FACTS, CheckOutcome.PASS, reason)
-    if facts:  # shown, and nothing to judge
+    if facts and facts_only(policy):  # shown, and nothing to judge
         shown = listed([*map(said, facts)], most=SHOWN)
         differ = f"exact facts differ, and nothing says whether that is harm: {shown}"
-        return open_check(FACTS, differ, ReasonCode.FACTS_DIFFER) if facts_only(policy) else None
+        return open_check(FACTS, differ, ReasonCode.FACTS_DIFFER)
+    if near := rising(facts, NEAR):
+        return hard_check(FACTS, CheckOutcome.WARN, listed([*map(said, near)]))
+    if facts:
+        return None
     return hard_check(FACTS, CheckOutcome.PASS, "exact facts are equal, or differ by rounding alone")
+
+
+def rising(found: Sequence[Difference], fact: str, above: str = "") -> list[Difference]:
+    """The differences in a count that grew in every seed, from `above` if that is given."""
+    return [
+        one
+        for one in found
+        if bare(one.key) == fact
+        and all(int(now) > int(before) and before in (above or before) for before, now in pairs_of(one).values())
+    ]
 
 
 def facts_only(policy: Policy) -> bool:

@@ -13,6 +13,7 @@ ORDER = "data.order."
 """In which order a trainer is given the rows of a column, from which follows what each step is about."""
 LEAKED = "data.held_out_trained"
 """How many held-out rows are trained on: with more of them an evaluation means less."""
+NEAR = "data.held_out_near"
 TOKENS = "first.tokens"
 
 
@@ -41,8 +42,9 @@ def draws_explain(one: Difference, fact: str, among: Iterable[Difference], runs:
 
 
 def of_same_rows(baseline: Sequence[Run], candidate: Sequence[Run]) -> bool:
-    """Whether the records of runs of the same work show that all trained on the same rows, not only on as many."""
-    return same_tokens("train_data", baseline, candidate) or all(map(_knows_its_data, (*baseline, *candidate)))
+    """Whether the records of runs of the same work show that all trained on the same rows, not only on as many. Rows of
+    the same ids are the same, whatever is learned of them."""
+    return same_tokens("train_data", baseline, candidate, "ids") or all(map(_knows_its_data, (*baseline, *candidate)))
 
 
 def _knows_its_data(run: Run) -> bool:

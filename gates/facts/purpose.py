@@ -38,6 +38,7 @@ _EXPLAINED_BY = (
     (("first.tokens", "first.labels", "labels."), {LOADING, WEIGHTS, ANYTHING}),
     (("first.loss.1", "first.reward_mean.1", "first.score_mean.1"), {LOADING, NUMBERS, WEIGHTS, ANYTHING}),
     (("course.",), {SCHEDULE, ANYTHING}),
+    (("batches.",), {ANYTHING}),
     (("training.optimizer_state", "training.scheduler_state"), {SCHEDULE, UPDATES}),
     (("",), {LOADING, SCHEDULE, UPDATES, NUMBERS, WEIGHTS, ANYTHING}),
 )

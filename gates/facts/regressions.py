@@ -39,6 +39,7 @@ IMPLEMENTED = frozenset({"fused", "foreach", "capturable", "differentiable"})
 OUTCOME = "outcome."
 """Of a variant: how its short training ended, what trained then, and whether it goes on from its checkpoint."""
 STATES = ("training.optimizer_state", "training.scheduler_state")
+REPEATED = "batches.repeated"
 LOST = "lost at the resume"
 _OF_TOKENS = re.compile(r"data\.labels\.(held_out\.)?[^.]+\.(.+)")
 """Which label goes with which tokens of a column: where those tokens differ, they say it alone."""
@@ -195,7 +196,17 @@ def _lost_state(one: Difference) -> bool:
     return bare(one.key) in STATES and any(now == LOST for _, now in pairs_of(one).values())
 
 
-OF_EQUAL_CODE: tuple[Kind, ...] = (_trains_less, _ends_otherwise, _follows_another_course, _lost_state)
+def _reads_again(one: Difference) -> bool:
+    return bare(one.key) == REPEATED and any(int(now) > int(before) for before, now in pairs_of(one).values())
+
+
+OF_EQUAL_CODE: tuple[Kind, ...] = (
+    _trains_less,
+    _ends_otherwise,
+    _follows_another_course,
+    _lost_state,
+    _reads_again,
+)
 OF_EQUAL_DATA: tuple[Kind, ...] = (*OF_EQUAL_CODE, _other_tokens_or_loss)
 OF_EQUAL_SCRIPTS: tuple[Kind, ...] = (*OF_EQUAL_DATA, _other_gradient, _other_course, _other_groups, _coarser)
 """What decides where configuration is the same; where data are known to be, too; where only packages changed."""

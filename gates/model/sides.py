@@ -237,12 +237,17 @@ def work_of(baseline: Side, candidate: Side) -> str:
 
 
 def mismatches(baseline: Side, candidate: Side, what: str) -> tuple[Difference, ...]:
-    """Keys of `what` (workload or hardware) that do not have the same value in all runs of both sides."""
+    """Keys of `what` (workload or hardware) that do not have the same value in all runs of both sides; data without
+    texts also by its tokens."""
     return tuple(
-        Difference(key=key, baseline=" | ".join(here), candidate=" | ".join(there))
+        Difference(key=key, baseline=" | ".join(tokens or here), candidate=" | ".join(others or there))
         for key, here, there in values_of_both(baseline.evidence, candidate.evidence, attrgetter(what))
-        if (len(here) > 1 or not same_values(key, here, there))
-        and not same_tokens(key, baseline.evidence, candidate.evidence)
+        for tokens, others in [other_tokens(key, baseline.evidence, candidate.evidence)]
+        if tokens
+        or (
+            (len(here) > 1 or not same_values(key, here, there))
+            and not same_tokens(key, baseline.evidence, candidate.evidence)
+        )
     )
 
 
@@ -252,23 +257,39 @@ def same_values(key: str, here: Values, there: Values) -> bool:
     return here == there or (len(here) == len(there) == 1 and says_as_much(key, here[0], there[0]))
 
 
-def same_tokens(key: str, baseline: Sequence[Run], candidate: Sequence[Run]) -> bool:
+def same_tokens(key: str, baseline: Sequence[Run], candidate: Sequence[Run], ending: str = "") -> bool:
     """Whether all runs recorded the same tokens of this data, as their trainers prepared it: from which texts, and what
     stands beside them in other columns, is then no other work, nor are columns that changed places, such as chosen and
-    rejected answers: that is harm. What the baseline recorded of them, all must say."""
+    rejected answers: that is harm. What the baseline recorded of them, all must say. `ending`: of the columns that
+    count."""
+    least = _tokens(key, baseline[0], ending) if baseline else {}
+    runs = [_tokens(key, run, ending) for run in (*baseline, *candidate)]
+    return bool(least and candidate) and all(
+        sorted(said for fact, said in run.items() if fact in least) == sorted(least.values()) for run in runs
+    )
+
+
+def other_tokens(key: str, baseline: Sequence[Run], candidate: Sequence[Run]) -> tuple[Values, Values]:
+    """The ids of both sides' data, if nothing else says which rows they are, as no text is left, and they are not the
+    same ones by one tokenizer; else nothing. Of a baseline whose runs have ids of their own nothing is known."""
+    runs = (*baseline, *candidate)
+    if key not in ("eval_data", "train_data") or any(", " in run.workload.get(key, ", ") for run in runs):
+        return (), ()
+    rules = {tuple((fact, said) for fact, said in run.facts.items() if fact.startswith("tokenizer.")) for run in runs}
+    columns = {tuple(_tokens(key, run, "ids")) for run in runs}
+    here, there = ({tuple(sorted(_tokens(key, run, "ids").values())) for run in side} for side in (baseline, candidate))
+    if here == there or not len(here) == len(rules) == len(columns) == 1 or columns == {()}:
+        return (), ()
+    return tuple(map(" ".join, here)), tuple(map(" ".join, sorted(there)))
+
+
+def _tokens(key: str, run: Run, ending: str = "") -> dict[str, str]:
+    """What the run recorded of this data's columns of tokens."""
     held_out, trained = "data.tokens.held_out.", "data.tokens."
+    known = {fact: said for fact, said in run.facts.items() if fact.startswith(trained) and fact.endswith(ending)}
     if key not in ("eval_data", "train_data"):
-        return False
-
-    def tokens(run: Run) -> dict[str, str]:
-        known = {fact: said for fact, said in run.facts.items() if fact.startswith(trained)}
-        return {fact: said for fact, said in known.items() if fact.startswith(held_out) == (key == "eval_data")}
-
-    def whole(run: Run) -> list[str]:
-        return sorted(said for fact, said in tokens(run).items() if fact in least)
-
-    least = tokens(baseline[0]) if baseline else {}
-    return bool(least and candidate) and all(whole(run) == sorted(least.values()) for run in (*baseline, *candidate))
+        return {}
+    return {fact: said for fact, said in known.items() if fact.startswith(held_out) == (key == "eval_data")}
 
 
 def values_of_both(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +23,7 @@ from canary_mlflow import CanaryCallback, session
 from canary_mlflow.cli import canary
 from canary_mlflow.tracking.describing.data_facts import held_out_trained, labels_in, tokens_in
 from canary_mlflow.tracking.describing.fact_tags import LONGEST_TAG, facts_in, to_tags
+from canary_mlflow.tracking.describing.near_copies import near_copies
 from canary_mlflow.tracking.probes.facts import data, groups_of
 from canary_mlflow.tracking.reading.histories import session_runs
 
@@ -479,3 +480,67 @@ def test_a_resume_without_the_states_of_optimizer_and_schedule_blocks(
     found = json.loads(said("diff", before, now, "--json", code=code).stdout)["differences"]
     lost = {"training.optimizer_state", "training.scheduler_state", "course.learning_rate"}
     assert ({one["key"] for one in found} & lost) == (lost if without else set())
+
+
+def apart(trainer: Any) -> None:
+    """Token ids alone, and held-out rows that are not trained on."""
+    trainer.train_dataset = trainer.train_dataset.select(range(4, 80)).select_columns(["input_ids"])
+    trainer.eval_dataset = trainer.eval_dataset.select_columns(["input_ids"])
+
+
+def leaking(trainer: Any) -> None:
+    """The same number of rows, four of which are held-out ones with a token more."""
+    apart(trainer)
+    rows = [row["input_ids"] for row in trainer.train_dataset][:72]
+    longer = [[*row["input_ids"], 1] for row in trainer.eval_dataset]
+    trainer.train_dataset = Dataset.from_dict({"input_ids": [*rows, *longer]})
+
+
+def test_rows_of_token_ids_are_other_data_where_their_tokens_are(tiny: str, place: Path) -> None:
+    (place / "mine.yaml").write_text(POLICY)
+    before, again, leaked = trained(tiny, apart), trained(tiny, apart), trained(tiny, leaking)
+    shown = " ".join(said("compare", before, leaked, "--policy", "mine.yaml").stdout.split())
+    assert "a gate would say INCONCLUSIVE" in shown
+    assert "The workload is not the same (train_data: " in shown
+    assert "Changed: train_data" in shown
+    assert "train_data" not in said("compare", before, again, "--policy", "mine.yaml").stdout
+
+
+def test_copies_of_held_out_rows_are_counted_where_half_of_their_tokens_in_a_row_are_the_same() -> None:
+    def rows(*lists: Sequence[int]) -> Dataset:
+        return Dataset.from_dict({"input_ids": [list(one) for one in lists]})
+
+    held = rows(range(20), range(100, 120), range(200, 205))
+    for trained, near in (
+        (rows(range(300, 400)), 0),
+        (rows([*range(20), 7], range(100, 120)), 2),
+        (rows([9, *range(100, 114)], range(200, 205)), 1),  # 7 of 13 shingles; a short row has none
+        (rows(range(100, 113)), 0),  # 6 of 13
+        (rows(reversed(range(20))), 0),
+    ):
+        assert near_copies(trained, held) == {"held_out_near": near}
+    assert near_copies(held, rows(range(3))) == near_copies(held, None) == near_copies([1], held) == {}
+
+
+class Stream(torch.utils.data.IterableDataset[Any]):
+    """Rows that each worker reads from the first to the last."""
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = [{"input_ids": row["input_ids"]} for row in rows]
+
+    def __iter__(self) -> Any:
+        return iter(self.rows)
+
+
+def streamed(trainer: Any) -> None:
+    trainer.train_dataset = Stream(trainer.train_dataset)
+
+
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_a_stream_that_two_workers_read_once_each_blocks(tiny: str, place: Path, accumulated: int) -> None:
+    (place / "mine.yaml").write_text(POLICY)
+    own = {"gradient_accumulation_steps": accumulated}
+    sessions = [trained(tiny, streamed, **own), trained(tiny, streamed, dataloader_num_workers=2, **own)]
+    shown = " ".join(said("compare", *sessions, "--policy", "mine.yaml").stdout.split())
+    assert "a gate would say BLOCK" in shown
+    assert f"batches of the first two steps that come again 0 → {accumulated}" in shown

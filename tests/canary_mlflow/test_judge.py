@@ -543,3 +543,27 @@ def test_a_loss_that_becomes_nan_in_printed_lines_blocks() -> None:
     code, verdict = judged(logs("spaced-{}.log"), logs("spaced-nan-{}.log"), "files")
     assert (code, check(verdict, "nonfinite")["outcome"]) == (1, "BLOCK")
     assert judged(logs("spaced-{}.log")[:2], logs("spaced-{}.log")[2:], "files")[0] == 0
+
+
+def test_a_gain_beyond_the_limit_without_any_change_is_too_good_to_pass(save: Save) -> None:
+    def files(name: str, first: int, level: float, settings: Any) -> list[Path]:
+        noise = np.random.default_rng(first).normal(0, 0.005, 3)
+        beside = {"configuration": settings} if settings else {}
+        return [
+            save(f"{name}{i}.csv", rows(first + i), {**beside, "seed": first + i, "eval_loss": level * (1 + noise[i])})
+            for i in range(3)
+        ]
+
+    told, other = {"learning_rate": "4e-4"}, {"learning_rate": "8e-4"}
+    baseline = files("a", 0, 0.54, told)
+    code, verdict = judged(baseline, files("b", 10, 0.45, told))
+    assert (code, verdict["reason_code"]) == (3, "suspect-data")
+    assert "too good for no change, and nothing that is recorded was changed" in verdict["reason"]
+    untold = files("g", 0, 0.54, None)
+    for name, before, level, settings in (
+        ("c", baseline, 0.45, other), ("d", untold, 0.45, None), ("e", baseline, 0.52, told),
+    ):  # fmt: skip
+        code, verdict = judged(before, files(name, 20, level, settings))
+        assert (code, verdict["reason_code"]) == (0, "pass"), name
+    code, verdict = judged(baseline, files("f", 30, 0.63, told))
+    assert (code, check(verdict, "eval_loss")["outcome"]) == (1, "BLOCK")

@@ -423,6 +423,38 @@ def paid(version: Version, reward: float) -> Version:
     return replace(version, runs=tuple(map(earning, version.runs)))
 
 
+def test_held_out_rows_that_come_to_be_trained_on_never_pass_and_near_copies_warn(smoke: Any, side: Any) -> None:
+    def told(name: str, trained: str, near: str) -> Version:
+        made: Version = side(name, facts={"data.held_out_trained": trained, "data.held_out_near": near})
+        return made
+
+    leaked = judge(smoke, told("a", "0", "0"), told("b", "24", "24"))
+    assert (leaked.outcome, leaked.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.FACTS_DIFFER)
+    assert "eld-out rows that are trained on 0 → 24, so that an evaluation is none of" in leaked.reason
+    accepted = judge(smoke, told("a", "0", "0"), told("b", "24", "24"), accepted=leaked.differences)
+    assert accepted.outcome is Outcome.PASS
+    near = judge(smoke, told("a", "0", "2"), told("b", "0", "24"))
+    assert (near.outcome, check(near, FACTS).outcome) == (Outcome.PASS, CheckOutcome.WARN)
+    assert "held-out rows of which half is trained on 2 → 24" in check(near, FACTS).reason
+    for before, now in ((told("a", "24", "24"), told("b", "0", "0")), (side("a"), told("b", "24", "24"))):
+        assert judge(smoke, before, now).outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize("tokenizer", [None, "d2"])
+def test_data_without_texts_is_known_by_its_ids_unless_another_tokenizer_made_them(
+    smoke: Any, side: Any, tokenizer: str | None
+) -> None:
+    work = {"workload": {"algo": "sft", "max_steps": "100", "train_data": "80 rows"}}
+    other = {"data.tokens.input_ids": "940 in 80 rows, longest 22, 1f", "tokenizer.digest": tokenizer or "d1"}
+    before = side("a", **work, facts={"tokenizer.digest": "d1"})
+    verdict = judge(smoke, before, side("b", **work, facts=other))
+    assert (verdict.reason_code is ReasonCode.NOT_COMPARABLE) == (tokenizer is None)
+    assert ("train_data" in {one.key for one in verdict.differences}) == (tokenizer is None)
+    labels = {"data.tokens.labels": "900 in 80 rows, longest 22, 1f", "tokenizer.digest": "d1"}
+    masked = {**labels, "data.tokens.labels": "90 in 80 rows, longest 22, 2f"}
+    assert judge(smoke, side("a", **work, facts=labels), side("b", **work, facts=masked)).outcome is not Outcome.PASS
+
+
 def test_the_first_answers_earn_what_they_did_and_later_ones_may_be_others(smoke: Any, side: Any) -> None:
     """A reward on another scale, in a training that goes on as before: what it earns is no better."""
     how = {"workload": {**WORK, "algo": "grpo"}, "hardware": {"backend": "cpu"}}

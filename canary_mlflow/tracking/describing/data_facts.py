@@ -118,13 +118,18 @@ def _plain(data: Any, columns: list[str]) -> Any:
 def held_out_trained(train: Any, held_out: Any) -> dict[str, int]:
     """How many held-out rows are also trained on, by their token ids: their evaluation is none of what a model has not
     seen. {} if that cannot be read."""
-    theirs = _columns_of_tokens(held_out)
-    columns = [column for column in _columns_of_tokens(train) if column.endswith("ids") and column in theirs]
+    columns = columns_of_ids(train, held_out)
     if not columns:
         return {}
     rows = [*_digests(held_out, columns)]
     seen = set(rows).intersection(_digests(train, columns))
     return {"held_out_trained": sum(row in seen for row in rows)}
+
+
+def columns_of_ids(train: Any, held_out: Any) -> list[str]:
+    """The columns of token ids that both have."""
+    theirs = _columns_of_tokens(held_out)
+    return [column for column in _columns_of_tokens(train) if column.endswith("ids") and column in theirs]
 
 
 def _digests(data: Any, columns: list[str]) -> Iterator[bytes]:

@@ -9,9 +9,10 @@ import hashlib
 import json
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ import torch
 from canary_mlflow.tracking.describing.data_facts import IGNORED_LABEL, held_out_trained, labels_in, rows_in, tokens_in
 from canary_mlflow.tracking.describing.fact_tags import as_text, digest, to_tags
 from canary_mlflow.tracking.describing.metrics_json import jsonable
+from canary_mlflow.tracking.describing.near_copies import near_copies
 from canary_mlflow.tracking.describing.workload import algorithm_of
 from canary_mlflow.tracking.probes import Probe, Row, Setting
 from canary_mlflow.tracking.probes.forwards import ForwardHook
@@ -26,6 +28,7 @@ from gates.facts.differences import INCIDENTAL
 from gates.facts.regressions import LOST
 
 LOOKED_AT = ("input_ids", "labels", "attention_mask", "position_ids")
+LOOKED_INTO = 2  # steps
 NO_SETTING = frozenset({"_attn_implementation_autoset", "_name_or_path", "architectures", "base_model_name_or_path",
                         "logging_nan_inf_filter", "model_type", "peft_version", "runtime_config",
                         "transformers_version"})  # fmt: skip
@@ -49,7 +52,7 @@ class ExactFacts(Probe):
     def __init__(self) -> None:
         self._groups: dict[str, Found] = {}
         self._hook: ForwardHook | None = None
-        self._seen: list[dict[str, Any]] = []
+        self._seen: list[list[dict[str, Any]]] = [[]]  # the batches of the first steps
         self._model: weakref.ref[Any] | None = None
 
     def start(self, setting: Setting) -> None:
@@ -66,15 +69,20 @@ class ExactFacts(Probe):
 
     def _see(self, inputs: Mapping[str, Any], output: Any) -> None:
         """Keep only the part of a batch that is used: pictures would show in the peak memory."""
-        self._seen.append({name: inputs.get(name) for name in LOOKED_AT})
+        self._seen[-1].append({name: inputs.get(name) for name in LOOKED_AT})
 
     def step_ended(self, row: Row) -> None:
         if self._hook is None:
             return
-        self.stop()
         with suppress(Exception):
-            self._groups["first"] = first_batches(self._seen)
-        self._seen = []
+            if len(self._seen) == 1:
+                self._groups["first"] = first_batches(self._seen[0])
+            else:
+                self._groups["batches"] = repeated(chain.from_iterable(self._seen))
+        self._seen.append([])
+        if len(self._seen) > LOOKED_INTO:
+            self.stop()
+            self._seen = []
 
     def stop(self) -> None:
         if self._hook is not None:
@@ -245,7 +253,7 @@ def data(setting: Setting) -> Found:
     rows = {**rows_in("rows", train), **rows_in("held_out_rows", held_out)}
     tokens = {**tokens_in(train, order="order"), **tokens_in(held_out, "tokens.held_out")}
     labels = {**labels_in(train), **labels_in(held_out, "labels.held_out")}
-    return {**rows, **tokens, **labels, **held_out_trained(train, held_out)}
+    return {**rows, **tokens, **labels, **held_out_trained(train, held_out), **near_copies(train, held_out)}
 
 
 GROUPS: Mapping[str, Callable[[Setting], Found]] = {
@@ -274,6 +282,12 @@ def first_batches(seen: Sequence[Mapping[str, Any]]) -> Found:
     if labels:
         found["labels"] = f"{sum(map(len, learned))}, {digest_of(learned)}"
     return found
+
+
+def repeated(seen: Iterable[Mapping[str, Any]]) -> Found:
+    """How many batches had come before: two workers that do not share a stream out read it once each."""
+    batches = [digest_of([*unpadded(inputs, "input_ids")]) for inputs in seen]
+    return {"repeated": len(batches) - len({*batches})}
 
 
 def unpadded(inputs: Mapping[str, Any], name: str) -> Iterator[list[int]]:
