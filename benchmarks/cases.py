@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+VERDICT = re.compile(r"PASS|BLOCK|INCONCLUSIVE|healthy|warned|critical|failed|unknown")
 PATIENCE = 3600  # seconds for a command
 
 
@@ -179,7 +180,8 @@ def main() -> None:
         else:
             code, said = answer(case, arguments.folder)
             found = "right" if is_right(case, code, said) else "wrong"
-            first = next((line.strip() for line in said.splitlines() if line.strip()), "")
+            lines = [line.strip() for line in said.splitlines() if len(line.strip()) > 1]
+            first = next(filter(VERDICT.match, lines), lines[0] if lines else "")
             what = f"exit {code}: {first[:110]}"
         counts[found] += 1
         print(

@@ -8,10 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gates.model.metrics import METRICS
 from gates.model.records import Series
-
-_TELLING = ("loss", "policy_loss", "reward_mean", "score_mean")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,13 +41,13 @@ class History:
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """A sentence for a loss or a reward that ends long before the other series do: from there on nobody saw it."""
-        told = [self.series[name] for name in _TELLING if name in self.series and len(self.series[name].steps) > 1]
-        return tuple(
-            f"no {METRICS[one.name].label} after step {one.steps[-1]}, of {self.last_step}: what came then is not known"
-            for one in told
-            if self.last_step - int(one.steps[-1]) > max(10 * int(np.median(np.diff(one.steps))), 1)
-        )
+        """One sentence for a loss that ends long before the other series do: from there on nobody has seen it."""
+        loss = self.series.get("loss")
+        if loss is None or len(loss.steps) < 2:
+            return ()
+        ends = int(loss.steps[-1])
+        quiet = self.last_step - ends > max(10 * int(np.median(np.diff(loss.steps))), 1)
+        return (f"no loss after step {ends}, of {self.last_step}: what came then is not known",) if quiet else ()
 
     def rows(self) -> Iterator[tuple[int, dict[str, float]]]:
         """Each logged step in order, with the values that were logged there."""

@@ -81,7 +81,7 @@ def _printed(path: Path, body: Mapping[str, Any], notes: list[str], table: Histo
     found: list[History] = []
     refused: UsageError | None = None
     for algo, cell in _cells(body):
-        lines = [line for text in _of_cell(cell, "text") for line in text.splitlines()]
+        lines = [line for text in _of_cell(cell, "text") for line in text.splitlines(keepends=True)]
         try:
             history = next((told for read in _READERS if (told := read(path, lines, notes))), None)
         except UsageError as error:

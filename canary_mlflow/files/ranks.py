@@ -6,7 +6,6 @@ import re
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
-from math import isfinite
 
 Row = dict[str, float]
 
@@ -20,6 +19,7 @@ _WITHIN = 120  # characters of a line in which its rank stands
 _TELLS = re.compile(r"(?:loss|reward\w*|\bkl)['\"]?[\s:=]{1,20}['\"]?(?:[-+.\d]|nan|inf)", re.IGNORECASE)
 _NAN = re.compile(r"\b(?:nan|inf)\b", re.IGNORECASE)
 _NEARLY = 0.9
+_PLACE = {"epoch", "step", "learning_rate"}
 _FIRST = 1000  # rows that tell how many ranks print each
 _LATE = 100  # rows by which one may be late
 
@@ -27,10 +27,6 @@ _LATE = 100  # rows by which one may be late
 def rank_of(line: str) -> str:
     """The rank that a line names before what it says; "" for none."""
     return "".join(_PREFIX.findall(line[:_WITHIN]))
-
-
-def _size(rank: str) -> tuple[int, str]:
-    return len(rank), rank
 
 
 def other_ranks(lines: Iterable[str]) -> tuple[frozenset[str], list[str]]:
@@ -41,10 +37,10 @@ def other_ranks(lines: Iterable[str]) -> tuple[frozenset[str], list[str]]:
         if _TELLS.search(line) and (rank := rank_of(line)):
             told[rank] += 1
             bad[rank] += _NAN.search(line) is not None
-    alike = sorted((rank for rank, count in told.items() if count >= _NEARLY * max(told.values())), key=_size)
+    alike = [rank for rank, count in told.items() if count >= _NEARLY * max(told.values())]
     if len(alike) < 2:
         return frozenset(), []
-    read = max(alike, key=lambda rank: bad[rank])
+    read = min(alike, key=lambda rank: (-bad[rank], len(rank), rank))
     return frozenset(alike) - {read}, [f"printed by {len(alike)} ranks: the lines of {read} are read"]
 
 
@@ -52,8 +48,10 @@ def one_each(rows: Iterable[Row]) -> tuple[Iterator[Row], int]:
     """The rows, and how many ranks printed each of them, epoch and all: they come once then."""
     rest = iter(rows)
     first = list(islice(rest, _FIRST))
-    # A loss of 0 or NaN is the same in many steps, and the last rows may be cut.
-    counts = list(Counter(repr(row) for row in first if row.get("loss") and isfinite(row["loss"])).values())[:-1]
+    # What is measured at other places too, such as a loss of 0, tells nothing; the last rows may be cut.
+    measured = {repr(row): repr([(key, row[key]) for key in row if key not in _PLACE]) for row in first}
+    places = Counter(measured.values())
+    counts = [count for row, count in Counter(map(repr, first)).items() if places[measured[row]] == 1][:-1]
     ranks = Counter(counts).most_common(1)[0][0] if len(counts) > 1 else 1
     several = ranks > 1 and sum(count % ranks == 0 for count in counts) >= _NEARLY * len(counts)
     return (_every(ranks, chain(first, rest)), ranks) if several else (chain(first, rest), 1)

@@ -280,7 +280,7 @@ def _pairs(line: str) -> tuple[dict[str, float], bool]:
             continue
         if found.re is _PAIR or _is_known(name):
             pairs.setdefault(name, value)
-    told = says_when or any(map(_is_known, pairs))
+    told = line.endswith(("\n", "\r")) and (says_when or any(map(_is_known, pairs)))  # else it is cut off
     lost = {name for found in worded if told and (name := _name_at(line, found)) not in pairs and _is_known(name)}
     if {*_LEARNED}.isdisjoint(map(name_of_column, lost)):
         return pairs, False

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-Values = TypeVar("Values", float, NDArray[np.float64])
+from gates.model.summaries import Values
 
 _SECONDS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "second": 1.0, "min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0}
 _RATES = {
@@ -32,8 +29,7 @@ _OF_TRAINING = re.compile(
 
 
 class Unit(NamedTuple):
-    """What a column in another unit than ours tells: our metric, its units in one of ours, and whether it is a rate
-    where ours is a time."""
+    """Another unit than ours: our metric, how many are one of ours, and whether it is a rate where ours is a time."""
 
     metric: str
     per: float

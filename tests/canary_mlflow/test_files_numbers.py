@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from history_files import values, write
 
@@ -77,6 +78,11 @@ def test_nor_are_dictionaries(tmp_path: Path, form: str) -> None:
         read_history(log(tmp_path, OTHERS[form], "***"))
 
 
+def test_the_last_line_may_be_cut_off(tmp_path: Path) -> None:
+    body = "".join(f"step {at} | loss: {3 - at / 9:.3f} | lr: 1e-5\n" for at in range(9))
+    assert len(values(read_history(write(tmp_path, "a.log", body + "step 9 | loss: 1.2e-")), "loss")) == 9
+
+
 def test_words_before_the_numbers_and_beside_them_are_not_refused(tmp_path: Path) -> None:
     body = "Loss: cross_entropy\n" + "".join(f"step {at} | loss: {3 - at / 9:.3f} | note: a\n" for at in range(9))
     assert len(values(read_history(write(tmp_path, "a.log", body + "loss: the last one is best\n")), "loss")) == 9
@@ -120,6 +126,8 @@ def test_rows_that_several_ranks_print_are_one_each(tmp_path: Path) -> None:
     assert len(values(read_history(write(tmp_path, "a.log", body + ended)), "loss")) == 60
     dead = "".join(f"{{'loss': 0.0, 'learning_rate': 1e-05, 'epoch': {at // 20 / 100}}}\n" for at in range(100))
     assert len(values(read_history(write(tmp_path, "b.log", "INFO\n" + dead)), "loss")) == 100, "steps that are alike"
+    policy = "".join(f"{{'loss': 0.0, 'reward': {at / 9}, 'epoch': {at / 50}}}\n" * 2 for at in range(50))
+    assert len(values(read_history(write(tmp_path, "c.log", "INFO\n" + policy)), "reward_mean")) == 50
 
 
 @pytest.mark.parametrize("prefix", ["[rank{0}]: ", "[default{0}]:", "[1,{0}]<stdout>:", "(pid=70{0}) ", "10.0.0.{0}: "])
@@ -167,7 +175,7 @@ SPEEDS = {
 @pytest.mark.parametrize("column", SPEEDS)
 def test_speeds_are_known_by_their_unit(column: str) -> None:
     unit = speed_of(column)
-    assert (unit and (unit.metric, unit.ours(2.0))) == SPEEDS[column]
+    assert (unit and (unit.metric, unit.ours(np.array([2.0]))[0])) == SPEEDS[column]
 
 
 @pytest.mark.parametrize(
