@@ -99,23 +99,10 @@ def decide(policy: Policy, checks: Sequence[Check]) -> tuple[Outcome, ReasonCode
     return Outcome.PASS, ReasonCode.PASS, judged
 
 
-_CAUSES = ("nonfinite", "invariants", "divergence")
-"""Hard checks that say why runs broke off or learned nothing, which others say too."""
-
-
 def by_urgency(policy: Policy, checks: Sequence[Check]) -> list[Check]:
-    """The checks with those that block first: exact facts, then what broke, the causes before what they bring about,
-    then what the training learned, and last what it costs."""
+    """The checks with those that block first: facts, what broke, what was learned, and last what it costs."""
     costs = {rule.name for rule in policy.rules if rule.info.group == "perf"}
-
-    def place(check: Check) -> int:
-        if check.outcome is not CheckOutcome.BLOCK:
-            return 5
-        if check.role is Role.HARD:
-            return 0 if check.metric == FACTS else 1 if check.metric in _CAUSES else 2
-        return 4 if check.metric in costs else 3
-
-    return sorted(checks, key=place)
+    return sorted(checks, key=lambda one: one.metric in costs if one.outcome is CheckOutcome.BLOCK else 2)
 
 
 def _by_how_much(check: Check) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,9 @@ from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.judging.unregistered import judge_runs
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.reports.figures import counted
-from canary_mlflow.reports.sweep import GridRow, grid, metrics_of
+from canary_mlflow.reports.sweep import GridRow, grid
 from canary_mlflow.tracking.describing.schema import name_of_key
+from canary_mlflow.tracking.stores.session import CELL_NAME_TAG
 from training.config import CanaryConfig
 from training.naming import canary_name
 from training.plain import to_plain
@@ -32,20 +33,13 @@ WORST_FIRST = (1, 4, 2, 3, 0)
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """The runs of one configuration. `decision`: None if their model has no champion, or there are no runs. `latest`:
-    the last values of each run, by metric."""
+    """The runs of one configuration. `decision`: None if their model has no champion, or there are no runs."""
 
     name: str
     asked: int
-    runs: tuple[str, ...]
+    runs: tuple[Run, ...]
     failures: tuple[str, ...]
-    latest: tuple[Mapping[str, float], ...]
     decision: Decision | None = None
-
-    @property
-    def made(self) -> int:
-        """How many runs it has."""
-        return len(self.runs)
 
     @property
     def code(self) -> int:
@@ -58,7 +52,7 @@ class Cell:
     @property
     def missing(self) -> int:
         """The number of runs that a lost job never began; a job that reports its end begins none after a broken one."""
-        return 0 if self.failures else self.asked - self.made
+        return 0 if self.failures else self.asked - len(self.runs)
 
     @property
     def word(self) -> str:
@@ -72,7 +66,7 @@ class Cell:
         if self.decision is not None:
             return f"{self.decision.verdict.reason}{missing}"
         broke = f", {len(self.failures)} of them broke off ({', '.join(self.failures)})" if self.failures else ""
-        return f"{counted(self.made, 'run')}{broke}; nothing to judge them against{missing}"
+        return f"{counted(len(self.runs), 'run')}{broke}; nothing to judge them against{missing}"
 
 
 def cell_of(config: CanaryConfig) -> str:
@@ -82,25 +76,23 @@ def cell_of(config: CanaryConfig) -> str:
 
 
 def label_of(config: CanaryConfig, swept: Sequence[str]) -> str:
-    """A cell's name, by what differs: `algo=sft train.learning_rate=0.001`; '' if only seeds do."""
+    """A cell's name, by the keys in which it differs: `algo=sft train.learning_rate=0.001`; '' if only seeds do."""
     return " ".join(f"{key}={_value(to_plain(config), key)}" for key in swept)
 
 
 def _value(tree: Any, key: str) -> str:
-    """The value under a dotted key; of a group of keys its name."""
     for part in re.split(r"[./]", key.partition("@")[0]):
         tree = tree.get(part, "?") if isinstance(tree, dict) else "?"
-    return str(tree.get("name", "?") if isinstance(tree, dict) else tree)
+    return str(tree.get("name", "?") if isinstance(tree, dict) else tree)  # of a group its option
 
 
-def name_of_sweep(configs: Sequence[CanaryConfig], swept: Sequence[str]) -> str:
-    """`sweep train.learning_rate=0.001,0.002`."""
-    values = {key: dict.fromkeys(_value(to_plain(config), key) for config in configs) for key in swept}
-    return " ".join(["sweep", *(f"{key}={','.join(found)}" for key, found in values.items())])
+def tags_of(config: CanaryConfig, model: str, swept: Sequence[str]) -> dict[str, str]:
+    """The tags of a cell's runs."""
+    return {CELL_TAG: cell_of(config), CELL_NAME_TAG: label_of(config, swept), MODEL_TAG: model}
 
 
 def judge_cells(
-    client: MlflowClient, runs: Sequence[Run], configs: Sequence[CanaryConfig], swept: Sequence[str] = ()
+    client: MlflowClient, runs: Sequence[Run], configs: Sequence[CanaryConfig], swept: Sequence[str]
 ) -> Iterator[Cell]:
     """Judge each configuration of the sweep, in order, against its model's champion; nothing is recorded."""
     cells: dict[str, list[CanaryConfig]] = {}
@@ -113,14 +105,8 @@ def judge_cells(
         ids = [run.info.run_id for run in own]
         failures = tuple(run.data.tags.get("canary.failure") or "error" for run in own if run.info.status != "FINISHED")
         decision = judge_runs(client, model, ids, load_policy(config.gate)) if model else None
-        yield Cell(
-            name=label_of(config, swept) or model or canary_name(config),
-            asked=asked,
-            runs=tuple(ids),
-            failures=failures,
-            latest=tuple({name_of_key(key): value for key, value in run.data.metrics.items()} for run in own),
-            decision=decision,
-        )
+        name = label_of(config, swept) or model or canary_name(config)
+        yield Cell(name=name, asked=asked, runs=tuple(own), failures=failures, decision=decision)
 
 
 def worst(codes: Sequence[int]) -> int:
@@ -129,10 +115,9 @@ def worst(codes: Sequence[int]) -> int:
 
 
 def table(cells: Sequence[Cell]) -> str:
-    """The cells as a grid: what differs, the verdict, metrics, why."""
-    return grid(
-        [
-            GridRow(name=cell.name, metrics=metrics_of(cell.decision, cell.latest), word=cell.word, reason=cell.reason)
-            for cell in cells
-        ]
-    )
+    """The cells as a grid."""
+    latest = [[{name_of_key(k): v for k, v in run.data.metrics.items()} for run in cell.runs] for cell in cells]
+    return grid([
+        GridRow(name=cell.name, latest=values, word=cell.word, reason=cell.reason)
+        for cell, values in zip(cells, latest, strict=True)
+    ])  # fmt: skip

@@ -36,7 +36,7 @@ class CommandLine:
     plain: bool  # one job, and no option on how Hydra runs it
     informs: bool  # composes and shows, but runs nothing
     helps: bool  # does not even compose
-    swept: tuple[str, ...] = ()  # the keys in which the cells of a multirun differ
+    swept: tuple[str, ...] = ()  # the words of a multirun in which its cells differ
 
 
 def expand(argv: Sequence[str]) -> list[str]:
@@ -97,7 +97,7 @@ def parse(argv: Sequence[str]) -> CommandLine:
         ),
         informs=bool(arguments.cfg or arguments.info),
         helps=bool(arguments.help or arguments.hydra_help or arguments.shell_completion),
-        swept=tuple(dict.fromkeys(item.key_or_group for item in overrides if multirun and _makes_cells(item))),
+        swept=tuple(str(item.input_line) for item in overrides if multirun and _makes_cells(item)),
     )
 
 

@@ -18,20 +18,10 @@ from canary_mlflow.reports.decision import decision_to_dict
 from canary_mlflow.reports.markdown import fenced
 from canary_mlflow.shown import echo_lines, say, shown
 from canary_mlflow.tracking.stores.holding import held
-from canary_mlflow.tracking.stores.session import (
-    CELL_NAME_TAG,
-    NAME_TAG,
-    child_runs,
-    close_run,
-    finish_session,
-    get_run,
-    log_tags,
-    name_in_cell,
-    open_session,
-)
+from canary_mlflow.tracking.stores.session import child_runs, close_run, finish_session, get_run, log_tags, open_session
 from canary_mlflow.tracking.stores.store import prepare_store
 from training.ahead import workers_of
-from training.cells import CELL_TAG, MODEL_TAG, cell_of, judge_cells, label_of, name_of_sweep, table, worst
+from training.cells import judge_cells, label_of, table, tags_of, worst
 from training.command_line import parse
 from training.config import CanaryConfig
 from training.naming import default_model_name, run_name
@@ -41,8 +31,9 @@ from training.process import GRACE
 from training.runs import code_of, train_runs
 
 PARENT = "CANARY_PARENT_RUN_ID"
-SWEPT_TAG = "canary.swept"  # of the sweep: the keys in which its cells differ
-WORST_WORD = ("BLOCK", "INCONCLUSIVE", "bootstrap", "PASS")
+SWEPT_TAG = "canary.swept"
+"""Of a sweep: the keys in which its cells differ."""
+WORST_WORD = ("BLOCK", "INCONCLUSIVE", "PASS")
 
 
 def run_sweep(configs: Sequence[CanaryConfig], argv: Sequence[str], jobs: Callable[[Sequence[str]], object]) -> int:
@@ -52,9 +43,10 @@ def run_sweep(configs: Sequence[CanaryConfig], argv: Sequence[str], jobs: Callab
     tracking = configs[0].tracking
     client = prepare_store(tracking.uri)
     clear(client)
-    swept = parse(argv).swept
+    words = parse(argv).swept
+    swept = [word.partition("=")[0].lstrip("+") for word in words]
     tags = {"canary.role": "sweep", SWEPT_TAG: " ".join(swept)}
-    parent = open_session(client, tracking.experiment, name_of_sweep(configs, swept), tags)
+    parent = open_session(client, tracking.experiment, " ".join(["sweep", *words]), tags)
     code = 4
     try:
         with held(client, parent):
@@ -85,15 +77,10 @@ def run_job(config: CanaryConfig, scratch: Path) -> int:
         sweep = get_run(client, parent)
         if sweep.info.status != "RUNNING":  # a job may wait in a queue for longer than that
             raise CanaryError(f"sweep {parent} has ended; this job of it has made no runs")
-        tags = cell_tags(config, model, sweep.data.tags.get(SWEPT_TAG, "").split())
+        tags = tags_of(config, model, sweep.data.tags.get(SWEPT_TAG, "").split())
         # Nothing registers a sweep, so nothing would ever load its weights, and no prune would find them.
         results = train_runs(client, parent, config, workers, repeats, tags=tags, keep_weights=False, profile=True)
     return max((code_of(result) for result in results), default=0)
-
-
-def cell_tags(config: CanaryConfig, model: str, swept: Sequence[str]) -> dict[str, str]:
-    """The tags of a cell's runs."""
-    return {CELL_TAG: cell_of(config), CELL_NAME_TAG: label_of(config, swept), MODEL_TAG: model}
 
 
 def on_cluster(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig], swept: Sequence[str]) -> None:
@@ -109,8 +96,9 @@ def on_cluster(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig
     with connected(needs_of(to_plain(configs[0])), client.tracking_uri, say) as cluster:
         for config, (result, work) in zip(asked, trained(cluster, client, parent, units), strict=True):
             model = config.model_name or default_model_name(config, work)
-            tags = cell_tags(config, model, swept)
-            log_tags(client, result.run_id, {**tags, NAME_TAG: name_in_cell(run_name(config), tags)})
+            tags = tags_of(config, model, swept)
+            name = ", ".join(filter(None, (label_of(config, swept), run_name(config))))
+            log_tags(client, result.run_id, {**tags, "mlflow.runName": name})
 
 
 def _end_left(client: MlflowClient, parent: str) -> None:
@@ -139,14 +127,14 @@ def _judge(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig], s
     client.log_dict(
         parent, {cell.name: decision_to_dict(cell.decision) for cell in cells if cell.decision}, "verdicts.json"
     )
-    words = [cell.word for cell in cells]
-    judged = sorted({cell.word for cell in cells if cell.decision}, key=WORST_WORD.index)
-    counts = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys([*judged, *words]))
-    verdict = {"canary.verdict": judged[0], "canary.verdict_reason": f"cells: {counts}"} if judged else {}
-    log_tags(client, parent, {"mlflow.note.content": fenced(said), **verdict})
-    for cell in cells:
-        for run_id in cell.runs if cell.decision else ():
-            log_tags(client, run_id, {"canary.verdict": cell.word})
+    log_tags(client, parent, {"mlflow.note.content": fenced(said)})
+    judged = [cell for cell in cells if cell.decision]
+    for cell in judged:
+        verdict = {"canary.verdict": cell.word, "canary.verdict_reason": cell.reason}
+        for run in cell.runs:
+            log_tags(client, run.info.run_id, verdict)
+    if judged:
+        log_tags(client, parent, {"canary.verdict": min((cell.word for cell in judged), key=WORST_WORD.index)})
     return worst([cell.code for cell in cells])
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,11 @@ from canary_mlflow.pages.downsampling import Steps, Values, keep_envelope, keep_
 from canary_mlflow.pages.kept_points import kept_points
 from canary_mlflow.pages.rough import rough_points
 from canary_mlflow.pages.unsent import unsent
-from canary_mlflow.reports.panels import PANELS, SERIES
+from canary_mlflow.reports.panels import PANELS
 from canary_mlflow.tracking.describing.schema import mlflow_key
 from canary_mlflow.tracking.reading.facts import RunFacts
 from canary_mlflow.tracking.reading.histories import series_of
 from canary_mlflow.tracking.reading.points import NONE, points_over
-from canary_mlflow.tracking.stores.read_only import reading
 from gates.model.records import Series
 
 MOST = 800  # points of one curve: more than a chart has pixels on most screens
@@ -125,7 +123,7 @@ def spreads(series: Mapping[str, Series]) -> dict[str, Any]:
 
 def keep_some(steps: Steps) -> list[int]:
     """Some of the steps, enough to mark where they are."""
-    return list(map(int, steps[:: max(1, len(steps) // 100)]))
+    return sorted({*map(int, steps[:: max(1, len(steps) // 100)]), int(steps[-1])})
 
 
 def said_of(broken: int, all_of_them: int, first: int) -> str:
@@ -143,19 +141,6 @@ def figures(values: Values) -> list[float]:
 def as_json(steps: Steps, low: Values, high: Values) -> dict[str, Any]:
     """A band as JSON values."""
     return {"steps": steps.tolist(), "low": figures(low), "high": figures(high)}
-
-
-@lru_cache(maxsize=8)
-def champion_bands(uri: str, run_ids: tuple[str, ...]) -> Mapping[str, Band]:
-    """The bands of finished runs, by canonical name. Read once: a champion's runs do not grow."""
-    with reading(uri) as connection:
-        runs = read_series(connection, run_ids, SERIES, drawn=True)
-    found = {}
-    for name in SERIES:
-        having = [one for run in runs.values() if (one := run.get(name)) is not None and len(one.finite_only().steps)]
-        if having:
-            found[name] = envelope(having)
-    return found
 
 
 def envelope(series: Sequence[Series]) -> Band:

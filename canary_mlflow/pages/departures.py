@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -13,7 +14,7 @@ from canary_mlflow.pages.curves import BAND, Band, raw_envelope, read_series
 from canary_mlflow.pages.downsampling import Steps, Values, keep_envelope
 from canary_mlflow.pages.limits import shipped_rules, tolerated
 from canary_mlflow.tracking.stores.read_only import reading
-from gates.model.records import Series
+from gates.model.records import Series, updates_of
 from gates.model.rules import MetricRule
 
 SMOOTH = 5  # rows in a running median: a single outlier is not a departure
@@ -26,11 +27,20 @@ FARTHEST = 1e9  # for a series that is no longer a number
 @dataclass(frozen=True, kw_only=True)
 class Usual:
     """What the reference's runs did. `width`: the unit of distance outside the band: the largest of the runs' distance
-    from each other, their row-to-row noise, and what the gate tolerates, so that a single run has a width too."""
+    from each other, their row-to-row noise, and what the gate tolerates, so that a single run has a width too.
+    `updates`: as in gates' Run."""
 
     band: Band
     width: float
     runs: int
+    updates: float = math.nan
+
+    def beside(self, updates: float) -> Usual:
+        """The same where a run is that makes so many steps on each rollout: on the same rollouts."""
+        times = updates / self.updates
+        if not math.isfinite(times):
+            return self
+        return replace(self, band=replace(self.band, steps=np.rint(self.band.steps * times).astype(np.int64)))
 
     def drawn(self, first: int | None = None, last: int | None = None) -> tuple[Steps, Values, Values]:
         """Steps, lowest and highest values, no more than a screen needs, of all steps or from `first` to `last`."""
@@ -43,11 +53,11 @@ class Usual:
 @dataclass(frozen=True, kw_only=True)
 class Departure:
     """`farthest`: the largest distance outside, in widths. `step`: where it left the band and stayed out, None if it
-    did not. `up`: whether it left above."""
+    did not. `now`: where it is at its last step: above, below, inside, or not a number."""
 
     farthest: float
     step: int | None = None
-    up: bool = False
+    now: str = "inside"
 
 
 def usual_of(runs: Sequence[Series], rule: MetricRule | None = None) -> Usual | None:
@@ -73,7 +83,7 @@ def departure(usual: Usual, series: Series) -> Departure:
     from scipy.ndimage import median_filter  # not above: each session would load it, and compares no curves
 
     if not series.finite.all():
-        return Departure(farthest=FARTHEST, step=int(series.steps[~series.finite][0]), up=True)
+        return Departure(farthest=FARTHEST, step=int(series.steps[~series.finite][0]), now="not a number")
     at = np.searchsorted(usual.band.steps, series.steps, side="right") - 1
     known = (at >= 0) & (series.steps <= usual.band.steps[-1])
     if not known.any():
@@ -89,14 +99,15 @@ def departure(usual: Usual, series: Series) -> Departure:
     return Departure(
         farthest=min(FARTHEST, float(np.abs(smooth).max())),
         step=None if first is None else int(steps[first]),
-        up=first is not None and bool(smooth[first] > 0),
+        now="above" if smooth[-1] > 1 else "below" if smooth[-1] < -1 else "inside",
     )
 
 
 def away(known: Mapping[str, Usual], series: Mapping[str, Series]) -> dict[str, Any]:
-    """How far each series departs from the reference, in widths, and where it left."""
-    gone = {name: departure(known[name], found) for name, found in series.items() if name in known}
-    return {name: {"far": round(one.farthest, 3), "step": one.step, "up": one.up} for name, one in gone.items()}
+    """How far each series departs from the reference, in widths, and where it left; a policy, by rollouts."""
+    pace = updates_of(series)
+    gone = {name: departure(known[name].beside(pace), found) for name, found in series.items() if name in known}
+    return {name: {"far": round(one.farthest, 3), "step": one.step, "now": one.now} for name, one in gone.items()}
 
 
 @lru_cache(maxsize=16)
@@ -107,7 +118,8 @@ def reference_of(
     if not run_ids:
         return {}
     with reading(tracking) as connection:
-        runs = read_series(connection, run_ids, names, drawn=True)
+        runs = read_series(connection, run_ids, [*names, "iteration_time"], drawn=True)
     rules = shipped_rules(tier)
     found = {name: usual_of([run[name] for run in runs.values() if name in run], rules.get(name)) for name in names}
-    return {name: one for name, one in found.items() if one is not None}
+    pace = next(filter(math.isfinite, map(updates_of, runs.values())), math.nan)
+    return {name: replace(one, updates=pace) for name, one in found.items() if one is not None}

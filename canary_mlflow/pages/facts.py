@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import sqlalchemy as sa
 
+from canary_mlflow.errors import NoSuchRun
 from canary_mlflow.tracking.reading.facts import Latest, RunFacts
-from canary_mlflow.tracking.stores.session import NAME_TAG, PARENT_TAG
+from canary_mlflow.tracking.stores.session import NAME_TAG, PARENT_TAG, deleted
 
 RUNS = sa.table("runs", *map(sa.column, ("run_uuid", "name", "status", "start_time", "end_time", "lifecycle_stage",
                                          "experiment_id", "artifact_uri")))  # fmt: skip
@@ -51,6 +52,16 @@ def read_facts(
         for run_id in run_ids
         if (row := found.get(run_id)) is not None
     }
+
+
+def find_run(connection: sa.Connection, run_id: str) -> RunFacts:
+    """The run with this id. Raises NoSuchRun if there is none or it is deleted."""
+    run = read_facts(connection, [run_id]).get(run_id)
+    if run is None:
+        raise NoSuchRun(f"run {run_id[:64]!r}: not in this store; expected the id of a run; see the overview")
+    if run.deleted:
+        raise deleted(run_id)
+    return run
 
 
 def read_tags(

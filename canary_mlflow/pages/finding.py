@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from canary_mlflow.errors import NoSuchRun, NoSuchVersion
-from canary_mlflow.pages.facts import named_like, read_facts
+from canary_mlflow.pages.facts import find_run, named_like, read_facts
 from canary_mlflow.pages.models import is_model, session_of, version_behind
-from canary_mlflow.pages.run import find_run
 from canary_mlflow.tracking.reading.facts import RunFacts
 from canary_mlflow.tracking.reading.numbers import count
 from canary_mlflow.tracking.stores.read_only import reading

@@ -9,29 +9,20 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from canary_mlflow.errors import NoSuchRun, StoreError
-from canary_mlflow.pages.curves import OVERLAP, Band, champion_bands, curve, drawn_series, spreads
+from canary_mlflow.errors import StoreError
+from canary_mlflow.pages.curves import OVERLAP, curve, drawn_series, read_series, spreads
 from canary_mlflow.pages.departures import Usual, away, reference_of
-from canary_mlflow.pages.facts import children_of, read_facts, read_params
+from canary_mlflow.pages.facts import children_of, find_run, read_facts, read_params
 from canary_mlflow.pages.limits import Limit, limits_of
-from canary_mlflow.pages.models import champion_session
-from canary_mlflow.pages.requests import readers
+from canary_mlflow.pages.reference import Champion, champion_of
+from canary_mlflow.pages.unsent import up_to_date
 from canary_mlflow.reports.panels import PROMISED, SERIES, label, target_keys
 from canary_mlflow.tracking.describing.schema import mlflow_key
 from canary_mlflow.tracking.reading.facts import Latest, RunFacts
 from canary_mlflow.tracking.stores.read_only import reading
-from canary_mlflow.tracking.stores.session import deleted
 from gates.model.metrics import METRICS
+from gates.model.records import updates_of
 from gates.model.wording import quantity
-
-
-@dataclass(frozen=True, kw_only=True)
-class Champion:
-    """The champion behind a band. `said`: a sentence about it, or on why there is none; then `run_ids` is empty."""
-
-    said: str
-    version: int | None = None
-    run_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,27 +54,17 @@ class RunPage:
     missing: Sequence[str]
 
 
-def find_run(connection: sa.Connection, run_id: str) -> RunFacts:
-    """The run with this id. Raises NoSuchRun if there is none or it is deleted."""
-    run = read_facts(connection, [run_id]).get(run_id)
-    if run is None:
-        raise NoSuchRun(f"run {run_id[:64]!r}: not in this store; expected the id of a run; see the overview")
-    if run.deleted:
-        raise deleted(run_id)
-    return run
-
-
 def read_run(tracking: str, registry: str, run_id: str) -> RunPage:
     """The page of a run. Raises NoSuchRun and StoreError."""
     with reading(tracking) as connection:
-        run = find_run(connection, run_id)
+        run = up_to_date(find_run(connection, run_id))
         session = session_of(connection, run)
         siblings = siblings_of(connection, run) if session is not None else []
         params = read_params(connection, run_id, target_keys())
     model = model_of(run, session)
-    champion = champion_of(tracking, registry, run, model)
+    champion = champion_of(tracking, registry, run, model, session)
     try:
-        bands = champion_bands(tracking, champion.run_ids) if champion.run_ids else {}
+        bands = bands_beside(tracking, run, champion)
     except StoreError as error:
         bands, champion = {}, Champion(said=f"No band of the champion: {error}.")
     return RunPage(
@@ -96,6 +77,14 @@ def read_run(tracking: str, registry: str, run_id: str) -> RunPage:
         rows=value_rows(run, bands),
         missing=[label(name) for name in PROMISED if mlflow_key(name) not in run.latest],
     )
+
+
+def bands_beside(tracking: str, run: RunFacts, champion: Champion) -> dict[str, Usual]:
+    """What the champion's runs did, where the run is on the same rollouts if it has any."""
+    known = reference_of(tracking, champion.run_ids, SERIES, 0, run.tags.get("canary.tier", ""))
+    with reading(tracking) as connection:
+        pace = updates_of(read_series(connection, [run.run_id], ["iteration_time"], drawn=True)[run.run_id])
+    return {name: one.beside(pace) for name, one in known.items()}
 
 
 def session_of(connection: sa.Connection, run: RunFacts) -> RunFacts | None:
@@ -120,7 +109,8 @@ def curves(
     series, some = drawn_series(connection, run, SERIES, since, rough=rough)
     known: Mapping[str, Usual] = {}
     if not rough:
-        champion = champion_of(tracking, registry, run, model_of(run, session_of(connection, run)))
+        session = session_of(connection, run)
+        champion = champion_of(tracking, registry, run, model_of(run, session), session)
         known = reference_of(tracking, champion.run_ids, SERIES, 0, run.tags.get("canary.tier", ""))
     return {
         "whole": after is None,
@@ -138,45 +128,7 @@ def siblings_of(connection: sa.Connection, run: RunFacts) -> list[RunFacts]:
     return list(read_facts(connection, ids, tags=("canary.seed", "canary.watch.level"), latest=()).values())
 
 
-def champion_of(tracking: str, registry: str, run: RunFacts, model: str) -> Champion:
-    """The champion whose runs a run is shown with, or a sentence on why there is none."""
-    if not model:
-        return Champion(said="No band of a champion: this run belongs to no session of a registered model.")
-    unreadable = f"No band of a champion: you may not read that of {model}."
-    if not readers().model(model):
-        return Champion(said=unreadable)
-    with reading(registry) as connection:
-        version, session = champion_session(connection, model)
-    if version is None:
-        return Champion(said=f"No band of a champion: {model} has none yet.")
-    if session and session == run.parent:
-        return Champion(said=f"This run is evidence of the champion itself, version {version}.", version=version)
-    with reading(tracking) as connection:
-        ids = children_of(connection, [session]).get(session, []) if session else []
-        runs = list(read_facts(connection, ids, latest=()).values())
-    if not all(readers().experiment(one.experiment) for one in runs):
-        return Champion(said=unreadable)
-    alike = [one for one in runs if workload(one) == workload(run) and one.tags.get("canary.completed") == "true"]
-    if not runs:
-        return Champion(said=f"No band of the champion: the runs of version {version} are gone.", version=version)
-    if not alike:
-        return Champion(
-            said=f"No band of the champion: version {version} did other work than this run.", version=version
-        )
-    what = f"the range of {len(alike)} runs" if len(alike) > 1 else "a line, the one run"
-    return Champion(
-        said=f"Grey: {what} of the champion, version {version}.",
-        version=version,
-        run_ids=tuple(one.run_id for one in alike),
-    )
-
-
-def workload(run: RunFacts) -> dict[str, str]:
-    """The workload tags: two runs can be compared if they are equal."""
-    return {key: value for key, value in run.tags.items() if key.startswith("canary.workload.")}
-
-
-def value_rows(run: RunFacts, bands: Mapping[str, Band]) -> list[ValueRow]:
+def value_rows(run: RunFacts, bands: Mapping[str, Usual]) -> list[ValueRow]:
     """The latest values: first those with a limit, each group in the order of the metrics table."""
     limits = limits_of(run.tags)
     rows = []
@@ -209,9 +161,9 @@ def state_of(value: float, limit: Limit | None) -> str:
     return "" if limit is None else "beyond" if limit.broken_by(value) else "ok"
 
 
-def range_at(band: Band | None, latest: Latest, unit_of: str) -> str:
+def range_at(usual: Usual | None, latest: Latest, unit_of: str) -> str:
     """`20.1 ms to 22.4 ms`: the champion's range at that step; '' if it has none there."""
-    found = band.at(latest.step) if band is not None else None
+    found = usual.band.at(latest.step) if usual is not None else None
     if found is None:
         return ""
     low, high = (quantity(value, unit_of) for value in found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,11 +13,13 @@ from canary_mlflow.pages.beside import Compared, sides_of
 from canary_mlflow.pages.curves import OVERLAP, as_json, drawn_series, mean_curve
 from canary_mlflow.pages.departures import away, reference_of
 from canary_mlflow.pages.facts import children_of, read_facts, read_params
-from canary_mlflow.pages.run import Champion, champion_of
+from canary_mlflow.pages.reference import Champion, champion_of
+from canary_mlflow.pages.unsent import up_to_date
 from canary_mlflow.reports.panels import PANELS, SERIES, Panel, label, target_keys, target_of
 from canary_mlflow.tracking.describing.schema import name_of_key
 from canary_mlflow.tracking.reading.facts import RunFacts
 from canary_mlflow.tracking.stores.read_only import reading
+from gates.model.records import updates_of
 
 MOST_RUNS = 12  # lines in one chart
 SIDES = "abcdef"
@@ -48,6 +50,7 @@ class SessionPage:
     others: Sequence[str]
     targets: Mapping[str, float | None]
     beside: Sequence[Compared] = field(default=())
+    first: Sequence[str] = field(default=())
 
     @property
     def running(self) -> bool:
@@ -61,11 +64,20 @@ class SessionPage:
 
 
 def read_page(
-    tracking: str, registry: str, heads: Sequence[RunFacts], *, compare: bool = False, refresh: bool = False
+    tracking: str,
+    registry: str,
+    heads: Sequence[RunFacts],
+    *,
+    first: Sequence[str] = (),
+    compare: bool = False,
+    refresh: bool = False,
 ) -> SessionPage:
     """The page of one session with its champion; with `compare`, of several, the first of which is the reference.
-    `refresh`: only what the curves need, without targets and differences. Raises StoreError."""
+    `first`: the series that decided, whose charts come first. `refresh`: only what the curves need, without targets
+    and differences. Raises StoreError."""
     runs, left_out = runs_of(tracking, heads, compare=compare)
+    if not refresh:  # which begins after what the store has
+        runs = [replace(one, run=up_to_date(one.run)) for one in runs]
     models = {one.run.tags.get("canary.model_name", "") for one in runs}  # of a sweep's runs, each its own
     model = heads[0].tags.get("canary.model_name", "") or (models.pop() if len(models) == 1 else "")
     own = [one.run for one in runs if one.side == 0]
@@ -73,11 +85,11 @@ def read_page(
         said = f"Grey: what {name_of(heads[0])} did; the others are ranked by how far they go from it."
         reference = Champion(said=said, run_ids=tuple(one.run_id for one in own))
     elif own:
-        reference = champion_of(tracking, registry, own[0], model)
+        reference = champion_of(tracking, registry, own[0], model, heads[0])
     else:
         reference = Champion(said="No run has begun yet.")
     recorded = list(dict.fromkeys(name_of_key(key) for one in runs for key in one.run.latest))
-    panels = panels_of(recorded, [one.run for one in runs])
+    panels = panels_of(recorded, [one.run for one in runs], first)
     drawn = {name for panel in panels for name in (*panel.lines, panel.spread)}
     targets: Mapping[str, float | None] = {}
     if runs and not refresh:
@@ -91,6 +103,7 @@ def read_page(
         model=model,
         reference=reference,
         panels=panels,
+        first=first,
         others=sorted(set(recorded) - drawn),
         targets=targets,
         beside=() if refresh else beside_of(tracking, runs, reference, heads, compare=compare),
@@ -119,15 +132,18 @@ def name_of(head: RunFacts) -> str:
     return head.name or head.run_id[:8]
 
 
-def panels_of(recorded: Sequence[str], runs: Sequence[RunFacts]) -> list[Panel]:
-    """The charts of what was recorded: the usual ones, and one for each other series that the watch warned about. While
-    a run goes on all of the usual ones, because more may come; a chart without a curve is hidden."""
+def panels_of(recorded: Sequence[str], runs: Sequence[RunFacts], first: Sequence[str] = ()) -> list[Panel]:
+    """The charts of what was recorded: of what comes `first`, the usual ones, and one for each other series that the
+    watch warned about. While a run goes on all of the usual ones, because more may come; a chart without a curve is
+    hidden."""
     known = set(recorded)
     going = not runs or any(run.running for run in runs)
     usual = [panel for panel in PANELS if going or known & set(panel.lines)]
     marked = {name for panel in usual for name in panel.marked}
-    warned = dict.fromkeys(one.stream for run in runs for one in run.warnings)
-    return [*usual, *(panel_of(name) for name in warned if name in known and name not in marked)]
+    asked = dict.fromkeys([*first, *(one.stream for run in runs for one in run.warnings)])
+    found = [*usual, *(panel_of(name) for name in asked if name in known and name not in marked)]
+    places = {name: at for at, name in enumerate(first)}
+    return sorted(found, key=lambda panel: min(places.get(name, len(places)) for name in panel.marked))
 
 
 def panel_of(name: str) -> Panel:
@@ -170,22 +186,22 @@ def curves_of(
     since = None if after is None else after - (OVERLAP if until is None else 1)
     tier = page.heads[0].tags.get("canary.tier", "")
     known = {} if rough else reference_of(tracking, page.reference.run_ids, tuple(wanted), steps_of(page), tier)
-    runs, few = [], False
+    runs, few, pace = [], False, math.nan
     for one in page.runs:
         own = since
         if after is not None and until is None and not one.run.running:
             own = max(after, one.run.step) - OVERLAP  # the rest of it was sent when it ended
-        series, some = drawn_series(connection, one.run, wanted, own, until, rough=rough)
-        few = few or some
+        series, some = drawn_series(connection, one.run, [*wanted, "iteration_time"], own, until, rough=rough)
+        few, pace = few or some, pace if one.run.run_id in page.reference.run_ids else updates_of(series)
         warned = [{"step": w.step, "stream": w.stream, "level": w.level.name} for w in one.run.warnings]
         runs.append({
             "id": one.run.run_id, "name": one.name, "side": one.side, "running": one.run.running, "warnings": warned,
-            "series": {name: mean_curve(found) for name, found in series.items()},
+            "series": {name: mean_curve(found) for name, found in series.items() if name in wanted},
             "away": {} if one.run.run_id in page.reference.run_ids else away(known, series),
         })  # fmt: skip
     bands = {}
     if after is None or until is not None:
-        bands = {name: as_json(*one.drawn(after, until)) for name, one in known.items()}
+        bands = {name: as_json(*one.beside(pace).drawn(after, until)) for name, one in known.items()}
     return {"whole": after is None, "rough": few, "next": next_of(page), "running": page.running, "runs": runs,
             "bands": bands}  # fmt: skip
 

@@ -19,10 +19,11 @@ from canary_mlflow.pages.session import ASKED, SIDES, SessionPage, curves_of, na
 from canary_mlflow.pages.strips import strips_of
 from canary_mlflow.pages.sweep import grid_of
 from canary_mlflow.pages.tables import lines_of
-from canary_mlflow.pages.verdict import judged
+from canary_mlflow.pages.verdict import decided_by, judged
 from canary_mlflow.reports import causes
 from canary_mlflow.reports.card import card_of
 from canary_mlflow.reports.decision import RunWarning
+from canary_mlflow.reports.panels import GIVEN
 from canary_mlflow.tracking.describing.schema import name_of_key
 from canary_mlflow.tracking.reading.facts import RunFacts
 from canary_mlflow.tracking.stores.read_only import reading
@@ -40,10 +41,10 @@ def session() -> Any:
 
         return redirect(url_for("canary_pages.model", name=place.model))
     heads = readable([place.head])
-    page = read_page(tracking_uri(), registry_uri(), heads)
     found = judged(registry_uri(), place.head)
     if found is not None and not readers().model(found[1].model):
         found = None
+    page = read_page(tracking_uri(), registry_uri(), heads, first=() if found is None else decided_by(found[1]))
     champion = read_reference(page)
     role = place.head.tags.get("canary.role")
     whole = role == "session"
@@ -51,6 +52,7 @@ def session() -> Any:
     return rendered(
         "canary/session.html",
         page=page,
+        given=GIVEN,
         asked=place.run.run_id if place.run else "",
         query=[("id", place.head.run_id)],
         earlier=[one for one in earlier if readers().experiment(one[1].experiment)],
@@ -94,6 +96,7 @@ def compare() -> Any:
     return rendered(
         "canary/session.html",
         page=page,
+        given=GIVEN,
         asked="",
         query=query,
         earlier=[],
@@ -169,7 +172,9 @@ def asked_for() -> SessionPage:
     place = find(tracking_uri(), registry_uri(), argument("id", MOST))
     if place.head is None:
         raise UsageError("id: a model; expected a run, a session or MODEL/VERSION")
-    return read_page(tracking_uri(), registry_uri(), readable([place.head]), refresh=True)
+    found = None if place.head.running else judged(registry_uri(), place.head)
+    first = () if found is None else decided_by(found[1])
+    return read_page(tracking_uri(), registry_uri(), readable([place.head]), first=first, refresh=True)
 
 
 def names_asked() -> list[str]:

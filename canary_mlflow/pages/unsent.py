@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from canary_mlflow.files.documents import parse_json
 from canary_mlflow.files.source import open_regular
 from canary_mlflow.registry.guard.server_files import behind_server
 from canary_mlflow.tracking.describing.schema import mlflow_key
-from canary_mlflow.tracking.reading.facts import RunFacts
+from canary_mlflow.tracking.reading.facts import Latest, RunFacts
 from canary_mlflow.tracking.reading.points import Points
 from canary_mlflow.tracking.sinks.jsonl import FIELDS, NAME
 from canary_mlflow.tracking.stores.places import local_folder
@@ -43,6 +44,13 @@ def unsent(run: RunFacts) -> dict[str, Points]:
         for name, value in values_of(row, run.tags.get("canary.algo", "")):
             found[mlflow_key(name)].append((step, moment, value))
     return {key: np.array(rows[::-1], dtype=np.float64) for key, rows in found.items()}
+
+
+def up_to_date(run: RunFacts) -> RunFacts:
+    """The run with its newest rows, so that its page has one clock."""
+    last = ((key, max(rows.tolist())) for key, rows in unsent(run).items())
+    news = {key: Latest(step=int(step), timestamp=int(moment), value=value) for key, (step, moment, value) in last}
+    return replace(run, latest={**run.latest, **news})
 
 
 def tail(folder: Path) -> list[bytes]:

@@ -18,10 +18,9 @@ from canary_mlflow.ledger.policy_rows import said_by
 from canary_mlflow.ledger.rows import FIRST, ReadRow, Row, checked
 from canary_mlflow.ledger.writing import keys_in
 from canary_mlflow.pages.curves import read_series
-from canary_mlflow.pages.facts import read_facts
+from canary_mlflow.pages.facts import find_run, read_facts
 from canary_mlflow.pages.forest import ForestRow, forest
 from canary_mlflow.pages.models import read_champions, session_of, versions_of
-from canary_mlflow.pages.run import find_run
 from canary_mlflow.registry.guard.server_files import behind_server
 from canary_mlflow.registry.versions import CHAMPION
 from canary_mlflow.registry.workspaces import active_workspace
@@ -33,8 +32,9 @@ from gates.model.fields import PolicyError
 from gates.model.policy import Policy
 from gates.model.records import Run
 from gates.model.rules import Role
-from gates.model.verdict import Verdict, verdict_from_dict
+from gates.model.verdict import Outcome, Verdict, verdict_from_dict
 from gates.parser import parse_policy
+from gates.watch.warning import Level
 
 BEGINS = ("bootstrap",)
 
@@ -104,6 +104,19 @@ def judged(registry: str, session: RunFacts) -> tuple[int | None, Decision] | No
     except NoSuchRun:
         return None
     return None, replace(decision, session_id=session.run_id)
+
+
+def decided_by(decision: Decision) -> list[str]:
+    """The series of what blocks, or leaves a verdict open, the first reason first; of a hard check those that the watch
+    warned of, and the loss. Empty for a PASS."""
+    verdict, found = decision.verdict, dict[str, None]()
+    warned = [one.warning.stream for one in decision.warnings if one.warning.level >= Level.CRITICAL]
+    for check in verdict.checks if verdict.outcome is not Outcome.PASS else ():
+        if check.outcome.value == verdict.outcome.value:
+            rule = (verdict.policy.get("rules") or {}).get(check.metric, {})
+            of_rule = [str(rule.get("metric", check.metric))]
+            found |= dict.fromkeys([*warned, "loss"] if check.role is Role.HARD else of_rule)
+    return list(found)
 
 
 def rows_about(registry: str, session_id: str) -> list[Row]:

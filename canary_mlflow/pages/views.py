@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from canary_mlflow.errors import Refused, UsageError
-from canary_mlflow.pages.curves import as_json, champion_bands
+from canary_mlflow.pages.curves import as_json
 from canary_mlflow.pages.database import registry_uri, tracking_uri
-from canary_mlflow.pages.facts import EXPERIMENTS, read_facts
+from canary_mlflow.pages.facts import EXPERIMENTS, find_run, read_facts
 from canary_mlflow.pages.history import read_history, without_row
 from canary_mlflow.pages.index import NOT_JUDGED, ORDERS, RUNNING, Asked, read_index
 from canary_mlflow.pages.models import names_of_models, with_words
 from canary_mlflow.pages.overview import read_overview
 from canary_mlflow.pages.rendering import rendered
 from canary_mlflow.pages.requests import argument, as_answer, readers, whole_number
-from canary_mlflow.pages.run import RunPage, curves, find_run, read_run
+from canary_mlflow.pages.run import RunPage, bands_beside, curves, read_run
 from canary_mlflow.pages.session_views import SESSION_ROUTES
 from canary_mlflow.pages.strips import strips_of
 from canary_mlflow.pages.verdict import read_ledger_page, read_session_page
@@ -121,8 +121,8 @@ def run_json() -> Response:
 def band_json() -> Response:
     """The champion's band behind a run's curves."""
     page = may_see(read_run(tracking_uri(), registry_uri(), argument("id", 64)))
-    bands = champion_bands(tracking_uri(), page.champion.run_ids) if page.champion.run_ids else {}
-    series = {name: as_json(band.steps, band.low, band.high) for name, band in bands.items()}
+    bands = bands_beside(tracking_uri(), page.run, page.champion)
+    series = {name: as_json(*band.drawn()) for name, band in bands.items()}
     return as_answer({"said": page.champion.said, "version": page.champion.version, "series": series})
 
 

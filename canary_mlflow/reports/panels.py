@@ -61,6 +61,10 @@ PROMISED = ("loss", "kl", "kl_target_error", "entropy", "reward_mean", "advantag
 SERIES = tuple(dict.fromkeys(name for panel in PANELS for name in (*panel.lines, panel.spread) if name))
 
 
+GIVEN = ("learning_rate", "kl_coef")
+"""Series that follow from settings: where they go, somebody sent them."""
+
+
 def label(name: str) -> str:
     """A series' display name."""
     return METRICS[name].label if name in METRICS else name.replace("_", " ")

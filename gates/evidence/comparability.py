@@ -50,13 +50,16 @@ def _incomparable(
     if rule.must_have and too_early:
         where = _apart(1.0, [min(too_early), longest], what)
         return f"the runs {where}: if one failed, what is recorded of it must say so"
-    if SUMMARIES[rule.reduction].single:
-        return _other_progress(rule, everyone, too_early, what)
-    if SUMMARIES[rule.reduction].of_progress and (where := _other_part(everyone, too_early, longest, what)):
-        return f"the runs {where}, so {rule.info.label} is not comparable"
-    grows = not rule.info.repeatable and any(_changes(rule, scale, reading) for reading in everyone)
-    if grows and (where := _other_part(everyone, too_early, longest, what)):
-        return f"the runs {where}, and {rule.info.label} changes on the way, so it is not comparable"
+    summary, label, where = SUMMARIES[rule.reduction], rule.info.label, ""
+    if summary.single and summary.of_progress:  # evaluations, made at different distances from the start
+        ends = [*too_early, *(int(reading.series.steps[-1]) for reading in everyone)]
+        where = _apart(1.0, ends, what) if min(ends) < (1 - UNEQUAL) * max(ends) else ""
+    elif not summary.single:
+        where = _other_part(everyone, too_early, longest, what)
+    if where and summary.of_progress:
+        return f"the runs {where}, so {label} is not comparable"
+    if where and not rule.info.repeatable and any(_changes(rule, scale, reading) for reading in everyone):
+        return f"the runs {where}, and {label} changes on the way, so it is not comparable"
     return ""
 
 
@@ -64,16 +67,6 @@ def unread(runs: Sequence[Run], readings: Sequence[Reading]) -> list[Run]:
     """The runs without a reading: one that ended too early to give one has not got as far either."""
     read_ids = {reading.run_id for reading in readings}
     return [run for run in runs if run.run_id not in read_ids and run.last_step > 0]
-
-
-def _other_progress(rule: MetricRule, readings: Sequence[Reading], too_early: Sequence[int], what: str) -> str:
-    """Why evaluations do not compare: they were made at different distances from the start."""
-    if not SUMMARIES[rule.reduction].of_progress:
-        return ""
-    ends = [*too_early, *(int(reading.series.steps[-1]) for reading in readings)]
-    if min(ends) < (1 - UNEQUAL) * max(ends):
-        return f"the runs {_apart(1.0, ends, what)}, so {rule.info.label} is not comparable"
-    return ""
 
 
 def _other_part(readings: Sequence[Reading], too_early: Sequence[int], longest: float, what: str) -> str:

@@ -233,11 +233,11 @@ def _invariants(run: Run) -> str | None:
 
 
 _RULES: Mapping[str, HardRule] = {
-    "completed": HardRule(_completed, "finished", in_rows=False),
     "nonfinite": HardRule(_nonfinite, "no NaN or Inf"),
-    "divergence": HardRule(divergence, "no divergence", optional=True),
-    "learned": HardRule(_learned, "learned", in_rows=False),
     "invariants": HardRule(_invariants, "every invariant held", optional=True),
+    "divergence": HardRule(divergence, "no divergence", optional=True),
+    "completed": HardRule(_completed, "finished", in_rows=False),
+    "learned": HardRule(_learned, "learned", in_rows=False),
     "watch": HardRule(attrgetter("critical_held"), "no warning stayed critical", optional=True),
 }
-"""Every check, by its key in a policy's `hard:`."""
+"""Every check, by its key in a policy's `hard:`; what brings others about comes before them."""

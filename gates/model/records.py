@@ -17,8 +17,6 @@ from gates.model.metrics import metrics_with
 WITHIN_NOISE = "improved by no more than its noise"
 """How a `learned_reason` says of a run that it got better, and that chance may be why."""
 
-_OF_ITERATIONS = metrics_with("of_iterations")
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Series:
@@ -68,6 +66,12 @@ class Series:
         return bool(
             np.array_equal(self.steps, other.steps) and np.array_equal(self.values, other.values, equal_nan=True)
         )
+
+
+def updates_of(series: Mapping[str, Series]) -> float:
+    """Optimizer steps on each rollout of a policy, by the distance of the rows that close its iterations; else NaN."""
+    held = (series[name] for name in metrics_with("of_iterations") if name in series)
+    return next((one.spacing for one in held if len(one.steps) > 1), math.nan)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,10 +132,8 @@ class Run:
 
     @cached_property
     def updates(self) -> float:
-        """Optimizer steps on each rollout of a policy, by the distance of the rows that close its iterations; NaN if it
-        does not iterate."""
-        held = next((one for name in _OF_ITERATIONS if (one := self.series.get(name)) and len(one.steps) > 1), None)
-        return math.nan if held is None else held.spacing
+        """As `updates_of` its series."""
+        return updates_of(self.series)
 
     def finite(self, name: str) -> NDArray[np.float64]:
         """The finite values of a series; none if it was not recorded."""

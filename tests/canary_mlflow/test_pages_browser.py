@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from browser import CHROMIUM, MISSING, Window, canary_ui, chromium, window
+from paged import a_run
 
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.judging.gatekeeper import gate
@@ -182,16 +183,16 @@ def test_the_champions_band_lies_behind_the_curve(site: Site, seen: Window) -> N
     assert seen.page.evaluate("charts[0].figures[0].chart.bands.length") == 1
     gone = seen.page.locator("#gone").inner_text()
     assert gone.startswith("Out of the champion's band: ")
-    assert "Step time at step 1 (above)" in gone
+    assert "Step time at step 1 (now above)" in gone
     assert "Loss" not in gone  # it is as it was
-    assert "Left the band at step 1, above." in seen.page.locator("figure[data-lines='step_time']").inner_text()
+    assert "Left the band at step 1, now above." in seen.page.locator("figure[data-lines='step_time']").inner_text()
 
 
 def test_a_session_shows_all_its_seeds_with_what_left_the_band_first(site: Site, seen: Window) -> None:
     seen.open(f"/canary/session/{site.session}")
     seen.until("charts.length === 1 && all.figures[0].chart !== null")
     first = seen.page.locator(".charts figure:visible").first
-    assert "Left the band: seed 0 at step 1, above; seed 1 at step 1" in first.inner_text()
+    assert "Left the band: seed 0 at step 1, now above; seed 1 at step 1" in first.inner_text()
     ranks = seen.page.evaluate("all.figures.map((one) => one.far())")
     assert ranks == sorted(ranks, reverse=True)
     assert ranks[0] > 1 > ranks[-1]
@@ -332,18 +333,40 @@ def test_a_session_that_goes_on_grows_and_says_where_it_left(site: Site, seen: W
     seen.until(f"charts.length === 1 && {chart}.chart !== null", 10)
     assert "Left" not in seen.page.locator(".charts").inner_text()
     log_of(client, run_id, range(11, 31), 9.0)
-    gone = "Left the band: seed 0 at step 11, above"
+    gone = "Left the band: seed 0 at step 11, now above"
     seen.until(f"{chart}.left.textContent === '{gone}'", 10)
     second = client.create_run(site.store.experiment, tags={**own, "canary.seed": "1"}).info.run_id
     log_of(client, second, range(1, 4), 0.1)  # far behind the first, which is at step 30
     seen.until("all.runs.length === 2 && all.runs[1].lines.step_time?.steps.length === 3", 10)
     log_of(client, run_id, range(31, 301), 0.1)
     seen.until("all.runs[0].lines.step_time.steps.length === 300", 10)
+    seen.until(f"{chart}.left.textContent === 'Left the band: seed 0 at step 11, inside again'", 10)
+    clock = f'[data-step="{run_id}"]'
+    assert seen.page.locator(clock).inner_text() == "300", "the header's clock is that of the charts"
     log_of(client, second, range(4, 160), 0.1)
     seen.until("all.runs[1].lines.step_time.steps.length === 159", 10)
     for one in (run_id, second, mine.info.run_id):
         client.set_terminated(one)
     seen.until("!document.querySelector('#status[data-running]')", 30)
+
+
+def test_what_is_not_a_number_is_drawn_where_it_happened(site: Site, seen: Window) -> None:
+    """The loss ends at step 20 and is NaN at 21 and 22, where the watch stopped it: cross and flag lie in the chart."""
+    said = (
+        '[{"step": 21, "stream": "loss", "level": "STOP", "rule": "nonfinite", "seen": "is nan", "meaning": "an '
+        'overflow", "advice": "go back"}]'
+    )
+    tags = {"canary.watch.level": "stopped", "canary.watch.warnings": "1", "canary.watch.found": said}
+    values = {"stability/loss": [2 - step / 20 for step in range(20)] + [float("nan")] * 2}
+    run_id = a_run(site.store, values, end="FAILED", tags=tags)
+    for page, chart in (("run", "charts[0].figures[0].chart"), ("session", "all.figures[0].chart")):
+        seen.open(f"/canary/{page}?id={run_id}")
+        seen.until(f"{chart} !== null", 10)
+        assert seen.page.evaluate(f"{chart}.data[0].slice(-3)") == [20, 21, 22]
+        places = seen.page.evaluate(f"[21, 22].map((x) => {chart}.valToPos(x, 'x') / {chart}.over.clientWidth)")
+        assert all(0 < place <= 1 for place in places), page
+        label = seen.page.locator(".plot[aria-label^='Loss']").get_attribute("aria-label") or ""
+        assert "is NaN at step 22" in label
 
 
 def log_of(client: Any, run_id: str, steps: range, value: float) -> None:

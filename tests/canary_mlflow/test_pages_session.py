@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
+from mlflow.entities import Metric
 from paged import a_run, last_row, site, text_of
 
 from canary_mlflow.analysis.subject import find_subject
@@ -26,7 +27,6 @@ from canary_mlflow.registry.acts.accepting import accept_facts
 from canary_mlflow.registry.acts.by_hand import bless
 from canary_mlflow.registry.judging.gatekeeper import gate
 from canary_mlflow.reports.card import card_of
-from canary_mlflow.reports.decision import decision_to_dict
 from gates.model.records import Series
 
 
@@ -120,7 +120,7 @@ def test_all_runs_are_in_the_answer_and_ranked_by_how_far_they_went(web: Any, gu
     assert found["bands"]["step_time"]["steps"] == list(range(1, 41))
     for run in found["runs"]:
         assert run["away"]["step_time"]["step"] == 1
-        assert run["away"]["step_time"]["up"]
+        assert run["away"]["step_time"]["now"] == "above"
         assert run["away"]["step_time"]["far"] > 2 > run["away"]["loss"]["far"]
         assert run["away"]["loss"]["step"] is None
     rest = web.get(f"/canary/session.json?id={session}&after=30").get_json()
@@ -384,11 +384,16 @@ def test_a_series_leaves_where_it_stays_outside_whether_one_run_or_three_are_the
     found = departure(usual, line(moved))
     assert found.step is not None
     assert 198 <= found.step <= 203
-    assert found.up
-    assert departure(usual, line(2 - moved)).up is False
+    assert found.now == "above"
+    assert departure(usual, line(2 - moved)).now == "below"
+    back = departure(usual, line(np.where(np.arange(300) < 250, moved, 1 + noise[-2])))
+    assert (back.step, back.now) == (found.step, "inside")
+    under = departure(usual, line(np.where(np.arange(300) < 250, moved, 2 - moved)))
+    assert (under.step, under.now) == (found.step, "below"), "where it is, not where it left"
     late = departure(usual, line(moved[150:], first=151))
     assert late.step == found.step  # of a stretch as of the whole
-    assert departure(usual, line([np.nan, 1.0])).step == 1
+    lost = departure(usual, line([1.0, np.nan]))
+    assert (lost.step, lost.now) == (2, "not a number")
     assert departure(usual, line([5.0] * 9, first=1000)).farthest == 0  # the champion never came so far
 
 
@@ -409,33 +414,31 @@ def test_a_share_that_was_always_0_has_a_width_too() -> None:
 def test_a_sweep_is_a_grid_named_by_what_differs(web: Any, guarded: Any) -> None:
     """Running, then judged: its cells, their metrics and their verdicts; on the overview it is one line."""
 
-    def cell(rate: str, number: int, loss: float) -> None:
-        name = f"train.learning_rate={rate}"
-        tags = {"mlflow.parentRunId": sweep, "canary.cell_name": name, "canary.seed": str(number)}
-        values = {"quality/eval_loss": [loss], "stability/loss": [1.0, loss]}
-        a_run(guarded, values, end="FINISHED", tags={**tags, "canary.model_name": guarded.model})
+    def cell(rate: str, number: int, loss: float) -> str:
+        tags = {"mlflow.parentRunId": sweep, "canary.cell_name": f"train.learning_rate={rate}"}
+        tags |= {"canary.seed": str(number), "canary.model_name": guarded.model}
+        return a_run(guarded, {"quality/eval_loss": [loss], "stability/loss": [1.0, loss]}, end="FINISHED", tags=tags)
 
-    tags = {"canary.role": "sweep", "canary.swept": "train.learning_rate"}
-    named = f"sweep train.learning_rate=0.001,0.002 of {guarded.model}"
-    sweep = guarded.client.create_run(guarded.experiment, tags=tags, run_name=named).info.run_id
-    cell("0.001", 1, 1.5)
-    cell("0.001", 2, 1.7)
+    def rows(page: str) -> dict[str, str]:
+        return dict(re.findall(r'<tr><th scope="row">train.learning_rate=(.*?)</th>(.*?)</tr>', page))
+
+    named = f"sweep train.learning_rate=1e-3,2e-3 of {guarded.model}"
+    sweep = guarded.client.create_run(guarded.experiment, tags={"canary.role": "sweep"}, run_name=named).info.run_id
+    bad = [cell("0.001", 1, 1.5), cell("0.001", 2, 1.7)]
     cell("0.002", 1, 0.25)
     page = text_of(web.get(f"/canary/session?id={sweep}"))
     assert "No run has begun yet" not in page
-    rows = re.findall(r'<tr><th scope="row">train.learning_rate=(.*?)</th>(.*?)</tr>', page)
-    assert [name for name, _ in rows] == ["0.001", "0.002"]
-    assert ["1.6" in rows[0][1], "0.25" in rows[1][1], "2 runs" in rows[0][1]] == [True] * 3
     assert "train.learning_rate=0.001, seed 2" in page
-    bad = guarded.session(slower=2.0, tags={"canary.model_name": guarded.model})
-    found = gate(guarded.client, guarded.model, guarded.register(bad), load_policy("smoke"))
-    verdicts = {"train.learning_rate=0.001": decision_to_dict(found)}
-    guarded.client.log_dict(sweep, verdicts, "verdicts.json")
-    guarded.client.set_tag(sweep, "canary.verdict", "BLOCK")
+    going = rows(page)
+    assert list(going) == ["0.001", "0.002"]
+    assert [">1.60<" in going["0.001"], ">2 runs<" in going["0.001"], ">0.250<" in going["0.002"]] == [True] * 3
+    for run_id in (*bad, sweep):
+        guarded.client.set_tag(run_id, "canary.verdict", "BLOCK")
+        guarded.client.set_tag(run_id, "canary.verdict_reason", "Evaluation loss is worse.")
     guarded.client.set_terminated(sweep)
-    page = text_of(web.get(f"/canary/session?id={sweep}"))
-    first, second = re.findall(r'<tr><th scope="row">train.learning_rate=.*?</th>(.*?)</tr>', page)
-    assert [">BLOCK<" in first, ">BLOCK<" in second, "not judged" in second] == [True, False, True]
+    ended = rows(text_of(web.get(f"/canary/session?id={sweep}")))
+    assert [">BLOCK<" in ended["0.001"], "Evaluation loss is worse" in ended["0.001"]] == [True] * 2
+    assert [">BLOCK<" in ended["0.002"], "not judged" in ended["0.002"]] == [False, True]
     overview = text_of(web.get("/canary"))
     line = overview[overview.index(f">{named}<") :].partition("</tr>")[0]
     assert line.index(">BLOCK<") < line.index("train.learning_rate=0.001, seed 1")
@@ -458,3 +461,45 @@ def test_a_verdict_is_the_versions_whatever_its_session_says(web: Any, guarded: 
         page = text_of(web.get(address))
         rows = [row for row in page.split("<tr")[1:] if session in row]
         assert ["PASS" in row or "BLOCK" not in row for row in rows] == [False], address
+
+
+def test_a_version_keeps_what_it_was_compared_with_also_as_champion(web: Any, guarded: Any) -> None:
+    session = guarded.session(tags={"canary.model_name": guarded.model})
+    won = gate(guarded.client, guarded.model, guarded.register(session), load_policy("smoke"))
+    assert won.champion_after == won.version, "a PASS makes it champion"
+    page = text_of(web.get(f"/canary/session?id={session}"))
+    assert "the range of 3 runs of the champion then, version 1" in page
+    assert "There is nothing to compare with" not in page
+    assert web.get(f"/canary/session.json?id={session}").get_json()["bands"]["loss"]["steps"]
+    run_id = guarded.children(session)[0]
+    assert web.get(f"/canary/band.json?id={run_id}").get_json()["series"]["loss"]["steps"]
+
+
+def test_what_decided_comes_first_and_what_was_set_is_no_surprise(web: Any, guarded: Any) -> None:
+    session, _ = blocked(guarded)
+    page = web.get(f"/canary/session?id={session}").text
+    figures = re.findall(r'<figure class="chart" hidden data-lines="(.*?)"(.*?)data-marked', page)
+    decided = [lines for lines, rest in figures if "data-decides" in rest]
+    assert decided
+    assert [lines for lines, _ in figures][: len(decided)] == decided
+    assert all(("data-given" in rest) == (lines == "learning_rate") for lines, rest in figures)
+
+
+def test_a_policys_band_lies_at_the_same_rollouts(web: Any, recorded: Any) -> None:
+    """Twice as many steps on each rollout: the champion's tenth rollout is at step 40, this run's at step 80."""
+
+    def policy(updates: int, session: str) -> str:
+        at = range(1, 20 * updates + 1)
+        tags = {"mlflow.parentRunId": session, "canary.workload.algo": "ppo", "canary.completed": "true"}
+        run_id = a_run(recorded, {"stability/learning_rate": [1e-3 for _ in at]}, end="FINISHED", tags=tags)
+        rows = [(key, float(n)) for n in range(1, 21) for key in ("stability/kl", "perf/iteration_time")]
+        metrics = [Metric(key, value, 1_700_000_000_000, int(value) * updates) for key, value in rows]
+        recorded.client.log_batch(run_id, metrics=metrics)
+        return run_id
+
+    before, now = (recorded.client.create_run(recorded.experiment, tags={"canary.role": "session"}) for _ in "ab")
+    policy(4, before.info.run_id)
+    policy(8, now.info.run_id)
+    found = web.get(f"/canary/session.json?a={before.info.run_id}&b={now.info.run_id}").get_json()
+    assert found["bands"]["kl"]["steps"] == list(range(8, 161, 8))
+    assert found["runs"][1]["away"]["kl"] == {"far": 0.0, "step": None, "now": "inside"}

@@ -225,7 +225,9 @@ def test_which_seed_went_wrong_first_and_when(hand: Hand) -> None:
     hand.link("four")
     hand.seen.until("document.querySelector('#gone').textContent !== ''", 10)
     said = hand.text("#gone")
-    assert said.startswith("First out of the band: seed 1 at step 20 (KL, above); seed 0 at step 30 (KL, above)")
+    assert said.startswith(
+        "First out of the band: seed 1 at step 20 (KL, now above); seed 0 at step 30 (KL, now above)"
+    )
 
 
 def test_show_me_its_worst_answer(hand: Hand) -> None:

@@ -108,6 +108,7 @@ class Curves {
     }
     this.away = found.whole ? found.away : farther(this.away, found.away);
     this.draw();
+    tick(new URL(this.place.dataset.curves, location.href).searchParams.get("id"), this.lines);
     this.sayGone();
     if (found.rough) status.textContent = FEW;
     if (this.band === null && !which) await this.fetchBand();
@@ -122,9 +123,20 @@ class Curves {
   sayGone() {
     const gone = this.figures.map((one) => ({ title: one.caption, ...this.away[one.names[0]] })).filter((one) => Number.isInteger(one.step));
     gone.sort((one, other) => one.step - other.step || other.far - one.far);
-    const said = gone.map((one) => `${one.title} at step ${one.step} (${one.up ? "above" : "below"})`);
+    const said = gone.map((one) => `${one.title} at step ${one.step} (${now(one)})`);
     say(said.length ? `Out of the champion's band: ${said.join("; ")}.` : "");
   }
+}
+
+// Where a curve that left the band is now: it may have crossed it since.
+const now = (gone) => (gone.now === "inside" ? "inside again" : gone.now === "not a number" ? gone.now : `now ${gone.now}`);
+
+// The page's header has the clock of its charts.
+function tick(id, lines) {
+  const place = document.querySelector(`[data-step="${id}"]`), bar = place?.closest("li, p").querySelector("progress");
+  const step = Math.max(...Object.values(lines).map((line) => (line.steps.length ? end(line) : 0)), bar?.value || 0);
+  if (place) place.textContent = step.toLocaleString("en");
+  if (bar) bar.value = step;
 }
 
 function say(text) {
@@ -132,14 +144,14 @@ function say(text) {
   if (place.textContent !== text) place.textContent = text;
 }
 
-// Of a stretch: the farthest so far, and the first step at which it left.
+// Of a stretch: the farthest so far, the first step at which it left, and where it is now.
 function farther(before, now) {
   const found = { ...before };
   for (const [name, one] of Object.entries(now)) {
     const old = found[name];
     if (!old) { found[name] = one; continue; }
     const first = old.step !== null && (one.step === null || old.step <= one.step) ? old : one;
-    found[name] = { far: Math.max(old.far, one.far), step: first.step, up: first.up };
+    found[name] = { far: Math.max(old.far, one.far), step: first.step, now: one.now };
   }
   return found;
 }
@@ -187,12 +199,12 @@ class Figure {
     this.figure.hidden = !names.length;
     if (!names.length) return;
     const said = names.map((name) => lines[name].said).filter(Boolean), gone = this.curves.away[this.names[0]];
-    if (gone && gone.step !== null) said.unshift(`Left the band at step ${gone.step}, ${gone.up ? "above" : "below"}.`);
+    if (gone && gone.step !== null) said.unshift(`Left the band at step ${gone.step}, ${now(gone)}.`);
     this.note.textContent = said.join(" ");
     const drawn = names.filter((name) => lines[name].steps.length);
     this.plot.hidden = !drawn.length;
     if (!drawn.length) return;
-    const last = Math.max(...drawn.map((name) => lines[name].steps.at(-1)));
+    const last = Math.max(...drawn.map((name) => end(lines[name])));
     this.last = last;
     const first = Math.min(...drawn.map((name) => lines[name].steps[0]));
     const own = names[0] === this.names[0] ? names[0] : null;
@@ -201,7 +213,7 @@ class Figure {
     const tables = [], series = [{ label: "step", value: (u, step) => String(step ?? this.last) }], bands = [];
     if (champion && champion.steps.length) this.edges(champion, "--champion", tables, series, bands, 1);
     if (spread && spread.steps.length) this.edges(spread, "--around", tables, series, bands);
-    this.now = Object.fromEntries(drawn.map((name) => [name, lines[name].values.at(-1)]));  // until the cursor asks
+    this.now = Object.fromEntries(drawn.map((name) => [name, latest(lines[name])]));  // until the cursor asks
     drawn.forEach((name, at) => {
       const { steps, values } = lines[name];
       tables.push([steps, values.map(this.visible, this)]);
@@ -215,9 +227,9 @@ class Figure {
       series.push({ label: "target", stroke: colour("--good"), width: 1.5, dash: [6, 4], spanGaps: true, points: { show: false },
         value: () => short(this.target) });
     }
-    const data = uPlot.join(tables);
     this.warnings = this.curves.warnings.filter((one) => this.marked.includes(one.stream));
     this.broken = drawn.flatMap((name) => lines[name].broken || []);
+    const data = joined(tables, [...this.broken, ...this.warnings.map((one) => one.step)]);
     this.figure.classList.toggle("warned", this.warnings.some((one) => one.level !== "WARN"));
     this.describe(drawn[0], lines[drawn[0]]);
     const shape = JSON.stringify([series.map((one) => [one.label, one.stroke]), drawn.map((name) => lines[name].steps.length < 40), this.useLog(lines, drawn)]);
@@ -293,9 +305,21 @@ class Figure {
 
   describe(name, line) {
     const warned = this.warnings.map((one) => `${one.level} at step ${one.step}`).join(", ");
-    this.plot.setAttribute("aria-label", `${this.title}: ${name} is ${short(line.values.at(-1))} at step ${line.steps.at(-1)}, ` +
+    this.plot.setAttribute("aria-label", `${this.title}: ${name} is ${short(latest(line))} at step ${end(line)}, ` +
       `between ${short(least(line.values))} and ${short(-least(line.values.map((value) => -value)))} so far${warned ? `; ${warned}` : ""}`);
   }
+}
+
+// Where a line ends, and its last value: also where that is no number.
+const end = (line) => Math.max(line.steps.at(-1), line.broken?.at(-1) ?? 0);
+const latest = (line) => (end(line) > line.steps.at(-1) ? NaN : line.values.at(-1));
+
+// The tables on one axis, which also holds the places of marks where no line has a point.
+function joined(tables, marks) {
+  const data = uPlot.join(tables), more = [...new Set(marks)].filter((x) => !data[0].includes(x));
+  if (!more.length) return data;
+  const x = [...data[0], ...more], order = x.map((_, at) => at).sort((a, b) => x[a] - x[b]);
+  return data.map((values, at) => order.map((n) => (at ? values[n] : x[n])));
 }
 
 // At the bottom, where there is no number.

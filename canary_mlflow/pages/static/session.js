@@ -68,6 +68,7 @@ class Runs extends Curves {
     for (const name of this.asked) if (this.added(name)) await this.read(`${since}&names=${encodeURIComponent(name)}`, true);
     await this.fetchClocks();
     this.draw();
+    for (const run of this.runs) if (run.running) tick(run.id, run.lines);
     this.rank();
     this.sayFirst();
     return news;
@@ -106,7 +107,7 @@ class Runs extends Curves {
 
   // The charts that go farthest first; not while somebody is in one of them.
   rank() {
-    const order = [...this.figures].sort((one, other) => other.far() - one.far());
+    const order = [...this.figures].sort((one, other) => (other.far() - one.far()) || 0);
     if (this.place.contains(document.activeElement) || order.every((one, at) => one === this.figures[at])) return;
     this.figures = order;
     this.place.append(...order.map((one) => one.figure));
@@ -114,9 +115,9 @@ class Runs extends Curves {
 
   // Which run left first, and in what; the charts say the rest.
   sayFirst() {
-    const gone = this.figures.flatMap((one) => this.runs.map((run) => ({ title: one.title, run, ...run.away[one.names[0]] }))).filter((one) => Number.isInteger(one.step));
+    const gone = this.figures.filter((one) => !one.given).flatMap((one) => this.runs.map((run) => ({ title: one.title, run, ...run.away[one.names[0]] }))).filter((one) => Number.isInteger(one.step));
     gone.sort((one, other) => one.step - other.step || other.far - one.far);
-    const said = gone.slice(0, 3).map((one) => `${one.run.name} at step ${one.step} (${one.title}, ${one.up ? "above" : "below"})`);
+    const said = gone.slice(0, 3).map((one) => `${one.run.name} at step ${one.step} (${one.title}, ${now(one)})`);
     const text = said.length ? `First out of the band: ${said.join("; ")}${gone.length > 3 ? `; ${gone.length - 3} more in the charts` : ""}.` : "";
     say(text);
   }
@@ -189,6 +190,8 @@ class RunsFigure extends Figure {
     super(figure, curves);
     this.sought = true;
     this.usual = this.log;
+    this.decides = figure.dataset.decides !== undefined;
+    this.given = figure.dataset.given !== undefined;  // a setting: no surprise, and no reason
     this.title = this.plot.getAttribute("aria-label");
     this.plot.addEventListener("keydown", (event) => this.zoomByKey(event));
     this.logged = document.createElement("small");
@@ -200,8 +203,8 @@ class RunsFigure extends Figure {
   }
 
   far() {
-    if (this.own) return Infinity;  // asked for by name
-    return Math.max(0, ...this.curves.runs.map((run) => run.away[this.names[0]]?.far || 0));
+    if (this.own || this.decides) return Infinity;  // asked for by name, or by the verdict
+    return (this.given ? -1e9 : 0) + Math.max(0, ...this.curves.runs.map((run) => run.away[this.names[0]]?.far || 0));
   }
 
   draw() {
@@ -213,12 +216,12 @@ class RunsFigure extends Figure {
     const unplaced = drawn.filter((one) => !one.x).map((one) => `${one.run.name}: no ${view.across} recorded.`);
     this.note.textContent = [...drawn.filter((one) => one.line.said).map((one) => `${one.run.name}: ${one.line.said}`), ...unplaced].join(" ");
     const gone = runs.filter((run) => run.away[this.names[0]] && run.away[this.names[0]].step !== null);
-    this.left.textContent = gone.length ? `Left the band: ${gone.map((run) => `${run.name} at step ${run.away[this.names[0]].step}, ${run.away[this.names[0]].up ? "above" : "below"}`).join("; ")}` : "";
+    this.left.textContent = gone.length ? `Left the band: ${gone.map((run) => `${run.name} at step ${run.away[this.names[0]].step}, ${now(run.away[this.names[0]])}`).join("; ")}` : "";
     this.figure.classList.toggle("away", gone.length > 0);
     const lines = drawn.filter((one) => one.x && one.x.length);
     this.plot.hidden = !lines.length;
     if (!lines.length) return;
-    const last = lines.reduce((most, one) => Math.max(most, one.x.at(-1)), 0);
+    const last = lines.reduce((most, one) => Math.max(most, one.x.at(-1), ...(along(this.curves.clockOf(one.run), one.line.broken || []) || [])), 0);
     const first = lines.reduce((least, one) => Math.min(least, one.x[0]), Infinity);
     const log = (view.scale ? view.scale === "log" : this.usual) && lines.some((one) => one.line.values.some((value) => value > 0));
     this.log = log;
@@ -231,10 +234,10 @@ class RunsFigure extends Figure {
       tables.push([[first, last], [this.target, this.target]]);
       series.push({ label: "target", stroke: colour("--good"), width: 1.5, dash: [6, 4], spanGaps: true, points: { show: false }, value: () => short(this.target) });
     }
-    const data = uPlot.join(tables);
     const place = (run, steps) => along(this.curves.clockOf(run), steps) || [];
     this.warnings = runs.flatMap((run) => run.warnings.flatMap((one) => place(run, [one.step]).map((x) => ({ ...one, step: x, at: one.step })))).filter((one) => this.marked.includes(one.stream));
     this.broken = lines.flatMap((one) => place(one.run, one.line.broken || []));
+    const data = joined(tables, [...this.broken, ...this.warnings.map((one) => one.step)]);
     this.figure.classList.toggle("warned", this.warnings.some((one) => one.level !== "WARN"));
     this.describe(`${lines[0].run.name} ${lines[0].name}`, lines[0].line);
     const shape = JSON.stringify([series.map((one) => [one.label, one.stroke]), lines.map((one) => one.line.steps.length < 40), log, view.across]);
@@ -250,7 +253,7 @@ class RunsFigure extends Figure {
 
   // One run's series: the mean over a pale range where the server sent both, the smoothed line over the pale rows.
   line({ run, number, name, at, line, x }, tables, series, areas, named) {
-    const stroke = colour(`--run-${number % 8}`), now = line.values.at(-1), few = line.steps.length < 40;
+    const stroke = colour(`--run-${number % 8}`), shown = latest(line), few = line.steps.length < 40;
     if (line.low) {
       areas.push({ series: [series.length, series.length + 1], fill: `${stroke}30` });
       tables.push([x, line.high.map(this.visible, this), line.low.map(this.visible, this)]);
@@ -263,7 +266,7 @@ class RunsFigure extends Figure {
     tables.push([x, (view.smooth ? smoothed(line.values, view.smooth) : line.values).map(this.visible, this)]);
     series.push({
       label: named ? `${run.name} ${name}` : run.name, stroke, width: view.smooth ? 2 : 1.4, dash: DASHES[at % 3], spanGaps: true,
-      points: { show: few, size: 5 }, value: (u, value, n, index) => (value != null ? short(value) : index == null ? short(now) : "–"),
+      points: { show: few, size: 5 }, value: (u, value, n, index) => (value != null ? short(value) : index == null ? short(shown) : "–"),
     });
   }
 
