@@ -128,13 +128,11 @@ def _judge(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig], s
         parent, {cell.name: decision_to_dict(cell.decision) for cell in cells if cell.decision}, "verdicts.json"
     )
     log_tags(client, parent, {"mlflow.note.content": fenced(said)})
-    judged = [cell for cell in cells if cell.decision]
-    for cell in judged:
-        verdict = {"canary.verdict": cell.word, "canary.verdict_reason": cell.reason}
-        for run in cell.runs:
-            log_tags(client, run.info.run_id, verdict)
-    if judged:
-        log_tags(client, parent, {"canary.verdict": min((cell.word for cell in judged), key=WORST_WORD.index)})
+    for cell in cells:
+        for run in cell.runs if cell.decision else ():
+            log_tags(client, run.info.run_id, {"canary.verdict": cell.word, "canary.verdict_reason": cell.reason})
+    if words := {cell.word for cell in cells if cell.decision}:
+        log_tags(client, parent, {"canary.verdict": min(words, key=WORST_WORD.index)})
     return worst([cell.code for cell in cells])
 
 

@@ -13,7 +13,7 @@ from canary_mlflow.pages.beside import Compared, sides_of
 from canary_mlflow.pages.curves import OVERLAP, as_json, drawn_series, mean_curve
 from canary_mlflow.pages.departures import away, reference_of
 from canary_mlflow.pages.facts import children_of, read_facts, read_params
-from canary_mlflow.pages.reference import Champion, champion_of
+from canary_mlflow.pages.run import Champion, champion_of
 from canary_mlflow.pages.unsent import up_to_date
 from canary_mlflow.reports.panels import PANELS, SERIES, Panel, label, target_keys, target_of
 from canary_mlflow.tracking.describing.schema import name_of_key
@@ -64,14 +64,9 @@ class SessionPage:
 
 
 def read_page(
-    tracking: str,
-    registry: str,
-    heads: Sequence[RunFacts],
-    *,
-    first: Sequence[str] = (),
-    compare: bool = False,
+    tracking: str, registry: str, heads: Sequence[RunFacts], first: Sequence[str] = (), *, compare: bool = False,
     refresh: bool = False,
-) -> SessionPage:
+) -> SessionPage:  # fmt: skip
     """The page of one session with its champion; with `compare`, of several, the first of which is the reference.
     `first`: the series that decided, whose charts come first. `refresh`: only what the curves need, without targets
     and differences. Raises StoreError."""

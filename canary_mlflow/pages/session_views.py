@@ -44,7 +44,7 @@ def session() -> Any:
     found = judged(registry_uri(), place.head)
     if found is not None and not readers().model(found[1].model):
         found = None
-    page = read_page(tracking_uri(), registry_uri(), heads, first=() if found is None else decided_by(found[1]))
+    page = read_page(tracking_uri(), registry_uri(), heads, () if found is None else decided_by(found[1]))
     champion = read_reference(page)
     role = place.head.tags.get("canary.role")
     whole = role == "session"
@@ -174,7 +174,7 @@ def asked_for() -> SessionPage:
         raise UsageError("id: a model; expected a run, a session or MODEL/VERSION")
     found = None if place.head.running else judged(registry_uri(), place.head)
     first = () if found is None else decided_by(found[1])
-    return read_page(tracking_uri(), registry_uri(), readable([place.head]), first=first, refresh=True)
+    return read_page(tracking_uri(), registry_uri(), readable([place.head]), first, refresh=True)
 
 
 def names_asked() -> list[str]:

@@ -16,19 +16,18 @@ from canary_mlflow.tracking.stores.session import CELL_NAME_TAG
 def grid_of(tracking: str, sweep: RunFacts) -> tuple[Sequence[GridRow], Sequence[str]]:
     """A row for each cell, in the order of its first run, and the metrics to show."""
     with reading(tracking) as connection:
-        ids = children_of(connection, [sweep.run_id])[sweep.run_id]
-        runs = list(read_facts(connection, ids).values())
+        runs = read_facts(connection, children_of(connection, [sweep.run_id])[sweep.run_id])
     cells: dict[str, list[RunFacts]] = {}
-    for run in runs:
+    for run in runs.values():
         cells.setdefault(run.tags.get(CELL_NAME_TAG) or run.tags.get("canary.model_name", ""), []).append(run)
     rows = [row_of(name, own) for name, own in cells.items()]
     return rows, columns(rows)
 
 
 def row_of(name: str, runs: Sequence[RunFacts]) -> GridRow:
-    """The row of one cell; every run has its verdict."""
+    """The row of one cell; every run of it has its verdict."""
     latest = [{name_of_key(key): one.value for key, one in run.latest.items()} for run in runs]
     going, tags = sum(run.running for run in runs), runs[0].tags
+    said = counted(len(runs), "run") + f", {going} running" * bool(going)
     word = tags.get("canary.verdict") or ("RUNNING" if going else "not judged")
-    said = f"{counted(len(runs), 'run')}, {going} running" if going else counted(len(runs), "run")
     return GridRow(name=name, latest=latest, word=word, reason=tags.get("canary.verdict_reason") or said)

@@ -131,23 +131,17 @@ def rows_about(registry: str, session_id: str) -> list[Row]:
         return [row for row in rows if row.alias == CHAMPION]
 
 
-def read_artifact(session: RunFacts, name: str) -> dict[str, Any]:
-    """A JSON object from the session's artifacts. Raises OSError and ValueError if none can be read."""
+def verdict_file(session: RunFacts) -> tuple[dict[str, Any], Decision]:
+    """verdict.json from the session's artifacts, and the decision in it. Raises NoSuchRun if none can be read."""
     from mlflow.utils.file_utils import local_file_uri_to_path
     from mlflow.utils.uri import is_local_uri
 
     place = behind_server(session.artifacts)
-    if not is_local_uri(place):
-        raise OSError(place)
-    folder = Path(local_file_uri_to_path(place))
-    found: dict[str, Any] = read_json(folder / name, MAX_VERDICT, within=folder)
-    return found
-
-
-def verdict_file(session: RunFacts) -> tuple[dict[str, Any], Decision]:
-    """verdict.json from the session's artifacts, and the decision in it. Raises NoSuchRun if none can be read."""
     try:
-        found = read_artifact(session, "verdict.json")
+        if not is_local_uri(place):
+            raise OSError
+        folder = Path(local_file_uri_to_path(place))
+        found: Any = read_json(folder / "verdict.json", MAX_VERDICT, within=folder)
         return found, decision_from_dict(found)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise NoSuchRun(
