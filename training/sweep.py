@@ -13,6 +13,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from canary_mlflow.errors import CanaryError
+from canary_mlflow.registry.actors import REASON_LIMIT
 from canary_mlflow.registry.sessions.leftovers import clear
 from canary_mlflow.reports.decision import decision_to_dict
 from canary_mlflow.reports.markdown import fenced
@@ -130,7 +131,8 @@ def _judge(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig], s
     log_tags(client, parent, {"mlflow.note.content": fenced(said)})
     for cell in cells:
         for run in cell.runs if cell.decision else ():
-            log_tags(client, run.info.run_id, {"canary.verdict": cell.word, "canary.verdict_reason": cell.reason})
+            reason = cell.reason[:REASON_LIMIT]
+            log_tags(client, run.info.run_id, {"canary.verdict": cell.word, "canary.verdict_reason": reason})
     if words := {cell.word for cell in cells if cell.decision}:
         log_tags(client, parent, {"canary.verdict": min(words, key=WORST_WORD.index)})
     return worst([cell.code for cell in cells])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from canary_mlflow.registry.acts.by_hand import bless
+from canary_mlflow.tracking.stores.session import name_in_cell
 from training.cells import cell_of, label_of, tags_of
 from training.command_line import expand, parse
 from training.compose import check, register_schemas
@@ -84,6 +85,7 @@ def test_a_cell_is_named_by_what_differs(configs: list[CanaryConfig]) -> None:
     cell = check(line)[-1]
     assert label_of(cell, ["fault", "train.learning_rate"]) == "fault=lr_high train.learning_rate=0.002"
     assert label_of(configs[0], ()) == "", "seeds alone make one cell"
+    assert len(name_in_cell("seed 1", {"canary.cell_name": "x" * 400})) == 250, "which databases have room for"
 
 
 def test_a_seed_and_a_number_of_runs_make_no_other_cell(configs: list[CanaryConfig]) -> None:

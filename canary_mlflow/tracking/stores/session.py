@@ -23,6 +23,7 @@ PARENT_TAG = "mlflow.parentRunId"
 NAME_TAG = "mlflow.runName"
 CELL_NAME_TAG = "canary.cell_name"
 """Of the runs of a sweep: in what their cell differs from the others."""
+LONGEST_NAME = 250  # characters of a run's name, for which MLflow's databases have room
 LONGEST_PARAM = 500  # characters; MLflow's own limit is 6000, its UI shows far fewer
 NOTHING: Mapping[str, str] = MappingProxyType({})
 BATCH = 100  # params or tags that MLflow takes at once
@@ -36,7 +37,7 @@ def open_session(
 
     Under `mlflow run` the run already exists (MLFLOW_RUN_ID) and becomes the session. Raises StoreError.
     """
-    own = {"canary.role": "session", NAME_TAG: name, **lease(), **tags}
+    own = {"canary.role": "session", NAME_TAG: name[:LONGEST_NAME], **lease(), **tags}
     if parent_id is not None:
         own[PARENT_TAG] = parent_id
     given = os.environ.get("MLFLOW_RUN_ID")
@@ -49,7 +50,7 @@ def open_session(
 
 def name_in_cell(name: str, tags: Mapping[str, str]) -> str:
     """A run's name with that of its cell, if it has one."""
-    return ", ".join(filter(None, (tags.get(CELL_NAME_TAG, ""), name)))
+    return ", ".join(filter(None, (tags.get(CELL_NAME_TAG, "")[: LONGEST_NAME - len(name) - 2], name)))
 
 
 def create_child_run(
