@@ -27,6 +27,7 @@ from canary_mlflow.registry.acts.accepting import accept_facts
 from canary_mlflow.registry.acts.by_hand import bless
 from canary_mlflow.registry.judging.gatekeeper import gate
 from canary_mlflow.reports.card import card_of
+from canary_mlflow.reports.decision import decision_to_dict
 from gates.model.records import Series
 
 
