@@ -13,8 +13,8 @@ _THOUSANDS = r"[1-9]\d{0,2}(?:,\d{3})+(?![\d,])"
 BEGINS = rf"[-+]?(?:{_THOUSANDS}|\d|\.\d|nan\b|inf(?:inity)?\b)"
 """How a number begins, in a pattern that ignores case."""
 _GROUPED = re.compile(rf"[-+]?{_THOUSANDS}(?:\.\d*)?")
-# `nan(ind)`, `-1.#IND00`, `1.#QNAN`, `1.#INF`: as Microsoft's C prints them.
-_MICROSOFT = re.compile(r"([-+]?)(?:nan\(\w*\)?|1\.?#(?:(inf)|[qs]?nan|ind)\w*)", re.IGNORECASE)
+# `nan(ind)`, `-1.#IND00`, `1.#QNAN`, `1.#INF`: as Microsoft's C prints them; `nan.0`: as Lightning's bar does.
+_ODD = re.compile(r"([-+]?)(?:1\.?#)?(?:(inf)|[qs]?nan|ind)(?:\d*|\(\w*\)?|\.0)", re.IGNORECASE)
 _BARE = re.compile(r"(?<=[:\[,\s])\+?(-?)(?:(nan)|inf(?:inity)?)(?=\s*[,}\]])", re.IGNORECASE)
 
 
@@ -22,7 +22,7 @@ def number(text: str) -> float:
     """The number that a text says. Raises ValueError if it says none."""
     with suppress(ValueError):
         return float(text)  # also nan, inf, Infinity, in any case
-    if found := _MICROSOFT.fullmatch(text.strip()):
+    if (found := _ODD.fullmatch(text.strip())) and text.strip().lower() != "ind":
         return float(f"{found[1]}inf") if found[2] else math.nan
     return float(text.replace(",", "") if _GROUPED.fullmatch(text.strip()) else text)
 

@@ -55,9 +55,9 @@ def test_what_is_no_number_is_a_value(tmp_path: Path, form: str, word: str) -> N
     assert [math.copysign(1, value) for value in loss[-2:]] == [-1, -1] if word == "-inf" else True
 
 
-@pytest.mark.parametrize("word", ["1.#QNAN", "-1.#IND00", "-nan(ind)"])
+@pytest.mark.parametrize("word", ["1.#QNAN", "-1.#IND00", "-nan(ind)", "nan.0"])
 @pytest.mark.parametrize("form", SCRIPTS)
-def test_so_it_is_as_microsofts_c_prints_it(tmp_path: Path, form: str, word: str) -> None:
+def test_so_it_is_as_microsofts_c_or_lightning_prints_it(tmp_path: Path, form: str, word: str) -> None:
     assert math.isnan(values(read_history(log(tmp_path, SCRIPTS[form], word)), "loss")[-1])
 
 

@@ -78,6 +78,10 @@ FAULTS: dict[str, tuple[Struck, dict[str, str]]] = {
         {"step_time_drift": "BLOCK"},
     ),
     "8 % of the tokens are padding": (Struck(series={"tokens": times(0.92)}), {"tokens_per_second": "BLOCK"}),
+    "12 % fewer samples a second, no step time recorded": (
+        Struck(series={"samples_per_second": times(0.88)}, lacking=("step_time",)),
+        {"samples_per_second": "BLOCK"},
+    ),
     "30 % more CPU time a step": (Struck(series={"step_cpu_time": times(1.3)}), {"step_cpu_time": "WARN"}),
     "step cost 20 % higher": (Struck(series={"step_cost": times(1.2)}), {"step_cost": "WARN"}),
     "iterations 13 % longer": (
@@ -161,6 +165,7 @@ def run(name: str, algo: str, lacking: Sequence[str] = ()) -> Run:
         "eval_loss": np.array([0.58 * float(np.exp(rng.normal(0, 0.005)))]),
         **{name: wobble(0.04) for name in POSITIVE},
         **{name: np.array([level + rng.normal(0, 0.01)]) for name, level in LAST.items()},
+        "samples_per_second": wobble(0.04, 50.0),
     }
     iterations = () if algo == "ppo" else ("iteration_time", "iteration_cpu_time", "iteration_cost")
     values = {name: found for name, found in values.items() if name not in (*lacking, *iterations)}
