@@ -15,7 +15,7 @@ _PREFIX = re.compile(
     r"|\([^()]{0,60}\bpid=\d+[^()]{0,60}\)|\brank[ =:]{0,2}\d+\b|^(?:\d{1,3}\.){3}\d{1,3}(?=: )|^ *\d+(?=: \{)",
     re.IGNORECASE,
 )
-_WITHIN = 120  # characters of a line in which its rank stands
+_WITHIN, _LONGEST = 120, 2000  # characters of a line in which its rank stands, and a loss
 _TELLS = re.compile(r"(?:loss|reward\w*|\bkl)['\"]?[\s:=]{1,20}['\"]?(?:[-+.\d]|nan|inf)", re.IGNORECASE)
 _NAN = re.compile(r"\b(?:nan|inf)\b", re.IGNORECASE)
 _NEARLY = 0.9
@@ -34,7 +34,7 @@ def other_ranks(lines: Iterable[str]) -> tuple[frozenset[str], list[str]]:
     the most NaN is read, or the first; one that alone prints the loss, as a pipeline's last stage, has no others."""
     told, bad = Counter[str](), Counter[str]()
     for line in lines:
-        if _TELLS.search(line) and (rank := rank_of(line)):
+        if (rank := rank_of(line)) and _TELLS.search(line, 0, _LONGEST):
             told[rank] += 1
             bad[rank] += _NAN.search(line) is not None
     alike = [rank for rank, count in told.items() if count >= _NEARLY * max(told.values())]
