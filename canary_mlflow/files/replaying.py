@@ -17,7 +17,7 @@ from gates.model.paradigm import Paradigm, named_paradigm, paradigm_of
 from gates.model.wording import listed
 from gates.watch import HEALTHY, Watch, WatchPolicy, WatchWarning
 
-UNKNOWN = "unknown"
+UNKNOWN, WARNED = "unknown", "warned"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +62,7 @@ def replay_file(file: str | Path, policy: WatchPolicy, algo: str = "") -> Replay
         raise UsageError(f"{why}; rename the columns")
     unseen = list(_unseen(algo, history))
     unsure = list(_unsure(watch, history, policy)) if watch.verdict == HEALTHY else []
+    unsure = list(history.gaps) if watch.verdict == WARNED else unsure
     return Replayed(
         file=str(file),
         kind=history.kind,

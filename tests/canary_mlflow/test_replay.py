@@ -332,3 +332,7 @@ def test_a_part_of_a_log_is_not_healthy(tmp_path: Path) -> None:
     result = replay(cut)
     assert result.exit_code == 3
     assert re.match(r"unknown .*\n  note: no loss after step 19, of 39: what came then is not known\n$", result.stdout)
+    steep = [f"{at},{2 - at / 60 if at < 60 else ''},{1 + 5 * (at >= 40)}\n" for at in range(80)]
+    (warned := tmp_path / "warned.csv").write_text("step,loss,grad_norm\n" + "".join(steep))
+    assert replay(warned).exit_code == 3
+    assert re.match(r"unknown (.|\n)*no loss after step 59(.|\n)*WARN .*grad_norm", replay(warned).stdout)
