@@ -17,7 +17,7 @@ from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
 from canary_mlflow.files.names import EPOCH, ROUNDED, VERL, is_canonical, name_of_column, step_column
 from canary_mlflow.files.numbers import json_value, number, number_or_none
-from canary_mlflow.files.ranks import one_each
+from canary_mlflow.files.ranks import is_summary, one_each
 from canary_mlflow.files.verl import is_verl, translate
 
 _ROW = re.compile(r"\{'[^{}]*\}")
@@ -30,7 +30,6 @@ _OF_VERL = re.compile(r"\bstep:(\d+) - (.*)")
 _VALUE = re.compile(r"(?<!\S)([^\s:]+):(?:np\.float\d+\()?([^\s()]+)")
 _ROUNDED_ZERO = re.compile(r"[-+]?0\.00+")  # a format's; Python's own zero is 0.0
 _BROKEN = 60  # lines of one dictionary at most
-_SUMMARY = "train_runtime"
 _NUMBERED = "as printed, without steps: the rows are numbered"
 
 
@@ -69,7 +68,7 @@ def _training(ahead: list[dict[str, float]], rest: Iterator[dict[str, float]]) -
         if over and not _measures(ahead[0]):
             return
         row = ahead.pop()
-        over = over or _SUMMARY in row
+        over = over or is_summary(row)
         yield row
         ahead.extend(islice(rest, 1))
 
@@ -140,7 +139,7 @@ def _numbered(rows: Iterable[dict[str, float]]) -> Iterator[tuple[int, dict[str,
     was."""
     epochs: list[float] = []
     for row in rows:
-        if _SUMMARY in row or _measures(row):
+        if is_summary(row) or _measures(row):
             yield max(len(epochs), 1), row
             continue
         epoch = row.get(EPOCH, float(len(epochs)))

@@ -44,6 +44,11 @@ def other_ranks(lines: Iterable[str]) -> tuple[frozenset[str], list[str]]:
     return frozenset(alike) - {read}, [f"printed by {len(alike)} ranks: the lines of {read} are read"]
 
 
+def is_summary(row: Row) -> bool:
+    """Whether Transformers ended a training with it; with the tokens seen, it logs the time so far in every row."""
+    return "train_runtime" in row and "loss" not in row
+
+
 def one_each(rows: Iterable[Row]) -> tuple[Iterator[Row], int]:
     """The rows, and how many ranks printed each of them, epoch and all: they come once then."""
     rest = iter(rows)
@@ -61,7 +66,7 @@ def _every(ranks: int, rows: Iterable[Row]) -> Iterator[Row]:
     """The first of each so many equal rows; summaries differ in their time."""
     seen: OrderedDict[str, int] = OrderedDict()
     for row in rows:
-        said = "train_runtime" if "train_runtime" in row else repr(row)
+        said = "summary" if is_summary(row) else repr(row)
         seen[said] = count = seen.pop(said, 0) + 1
         if count % ranks == 1:
             yield row

@@ -209,6 +209,12 @@ def test_the_bar_of_a_training_tells_it_too(tmp_path: Path) -> None:
     assert (len(series["loss"].values), series["step_time"].values.tolist()) == (20, [0.5] * 20)
 
 
+def test_rows_with_the_time_and_the_tokens_so_far_are_one_training(tmp_path: Path) -> None:
+    row = "{{'loss': {0}, 'train_runtime': {0}, 'train_tokens_per_second': 9.5, 'epoch': {0}}}\n"
+    read = read_history(write(tmp_path, "a.log", "INFO\n" + "".join(row.format(at / 9) for at in range(1, 9))))
+    assert (len(values(read, "loss")), values(read, "tokens_per_second")) == (8, [9.5] * 8)
+
+
 def test_a_summary_is_no_speed_of_steps(tmp_path: Path) -> None:
     rows = [{"step": at, "loss": 2.0} for at in range(9)] + [{"step": 9, "train_steps_per_second": 3.0}]
     run, _ = read_run(write(tmp_path, "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows)))
