@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ def through(door: str, at: Callable[[Scene], Any], *, stock: bool = False) -> It
     yield attack("move champion to a version without a verdict", lambda it: it.alias("m", "champion", BARE))
     yield attack("move champion to a version with a BLOCK", lambda it: it.alias("m", "champion", BLOCKED))
     yield attack("the same alias in capitals", lambda it: it.alias("m", "CHAMPION", BARE))
+    yield attack("an alias that looks the same (Cyrillic, accent)", look_alikes)
     yield attack("move the anchor", lambda it: it.alias("m", "anchor", BARE))
     yield attack("champion of a model that was only sealed", lambda it: it.alias("swapped", "champion", "1"))
     yield attack("remove the alias", lambda it: it.unalias("m", "champion"))
@@ -50,6 +52,10 @@ def through(door: str, at: Callable[[Scene], Any], *, stock: bool = False) -> It
     yield attack("stage Production", lambda it: it.stage("m", BARE, "Production"))
     yield attack("tag a version canary.verdict=PASS", lambda it: it.tag("m", BARE, "canary.verdict", "PASS"))
     yield attack("the same tag in other letters", lambda it: it.tag("m", BARE, "Canary.Verdict", "PASS"))
+    yield attack(
+        "a tag that looks like canary.verdict (Cyrillic)", lambda it: it.tag("m", BARE, "can\u0430ry.verdict", "PASS"),
+        NOTHING if stock else REFUSED,
+    )  # fmt: skip
     yield attack(
         "take the tag of a BLOCK away", lambda it: it.untag("m", BLOCKED, "canary.verdict"),
         DETECTED if stock else REFUSED,
@@ -74,6 +80,16 @@ def through(door: str, at: Callable[[Scene], Any], *, stock: bool = False) -> It
     if not stock:
         yield attack("tag the model canary.verdict=PASS", lambda it: it.tag_model("m", "canary.verdict", "PASS"))
         yield attack("create a model with the tag", lambda it: it.create_model("tagged", {"canary.verdict": "PASS"}))
+
+
+def look_alikes(door: Any) -> Any:
+    """One that Unicode takes for other letters, and one that it takes for an accent. Raises Refused for both."""
+    for alias in ("ch\u0430mpion", "\u0109hampion"):
+        try:
+            return door.alias("m", alias, BARE)
+        except Refused as error:
+            refused = error
+    raise refused
 
 
 def source(scene: Scene, run_id: str) -> tuple[str, str]:
@@ -108,6 +124,24 @@ def ghost(scene: Scene) -> Any:
     scene.python.create_model("ghost", {})
     made = scene.python.create_version("ghost", *source(scene, run_id), {"canary.session_id": session_id})
     return scene.verdict("ghost", made.version)
+
+
+def with_code(scene: Scene) -> Any:
+    """A module beside good weights, where the policy refuses it."""
+    recorded = replace(scene.recorded, model="coded", seed=160)
+    session = recorded.session(runs=2)
+    run_id = recorded.children(session)[0]
+    recorded.weights(run_id, b"import os", "modeling_x.py")
+    version = recorded.register(session)
+    scene.verdict("coded", version)
+    return scene.python.alias("coded", "champion", version)
+
+
+def large_header(scene: Scene) -> Any:
+    """Of 2 MB, for weights of a few bytes."""
+    names = {f"{number}{'x' * 200}": np.zeros(1, np.float32) for number in range(8000)}
+    recorded = replace(scene.recorded, model="headed", seed=170)
+    return scene.verdict("headed", recorded.version_of(safetensors(**names)))
 
 
 def swapped(scene: Scene) -> Any:
@@ -474,6 +508,8 @@ def other_attacks() -> Iterator[Attack]:
     yield Attack("training script", "no evaluation of the run that would show it", no_worst_run, told=True)
     yield Attack("training script", "weights that hold a NaN", lambda scene: scene.verdict("with-nan", "1"))
     yield Attack("training script", "weights that are cut off", lambda scene: scene.verdict("cut-off", "1"))
+    yield Attack("training script", "weights with a header of 2 MB", large_header, told=True)
+    yield Attack("training script", "code beside good weights, where the policy refuses it", with_code, told=True)
     yield Attack("training script", "a policy as an artifact, its path as the tag canary.tier", own_policy, told=True)
     yield Attack("training script", "a policy without times, its name as the tag canary.tier", own_tier, told=True)
     yield Attack("CLI and REST", "override a BLOCK alone, where the policy asks for two people", alone, told=True)

@@ -111,6 +111,7 @@ def stage(mode: Mode, recorder: Any) -> Scene:
         replace(recorded, model=model, seed=seed).version_of(content)
     careful = {**content_of("smoke"), "name": "careful", "override": {"operators": 2}}
     set_policy(mode.guard(), "two", careful, "for the attacks", "ann")
+    set_policy(mode.guard(), "coded", {**content_of("smoke"), "name": "no-code", "refuse_code": True}, "…", "ann")
     two = replace(recorded, model="two", seed=70)
     gate(client, "two", two.version(), policy)
     gate(client, "two", two.version(slower=2.0), policy)

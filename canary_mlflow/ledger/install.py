@@ -45,7 +45,7 @@ FROM_FIRST_ROW = tuple(Guarded(alias=alias) for alias in ALIASES)
 def parse_guarded(text: str) -> Guarded:
     """`ALIAS`, for models with rows, or `ALIAS=MODELS`. Raises UsageError."""
     alias, _, models = text.partition("=")
-    if not re.fullmatch(r"[\w\-]{1,255}", alias):
+    if not re.fullmatch(r"[\w\-]{1,255}", alias, re.ASCII):
         raise UsageError(f"--guard {text[:80]!r}: expected ALIAS or ALIAS=MODELS, such as champion=prod-*")
     return Guarded(alias=alias.lower(), models=models)
 

@@ -26,6 +26,9 @@ AS_THE_LEDGER_SAYS = """EXISTS (
     AND l.grants = 1 AND l.seq = (
         SELECT max(m.seq) FROM canary_ledger m
         WHERE m.workspace = NEW.workspace AND m.model = NEW.name AND m.alias = NEW.alias AND m.moves = 1))"""
+# Replaced by what each kind of database has for it.
+OUTSIDE_ASCII = "{outside ASCII}"
+SPELLED = {"sqlite": "NEW.alias GLOB '*[^ -~]*'", "postgresql": "NEW.alias ~ '[^ -~]'"}
 # The aliases of a model or of one version that are guarded.
 MODEL_HOLDS = f"""EXISTS (
     SELECT 1 FROM registered_model_aliases a JOIN canary_guarded g ON g.alias = lower(a.alias)
@@ -43,6 +46,7 @@ WORD_OF_LEDGER = """coalesce((
 
 NOT_SO = "canary guard: the ledger does not name this version for a guarded alias; run canary gate MODEL VERSION"
 STAYS = "canary guard: a guarded alias is not removed; canary rollback or canary override moves it"
+LOOKS = "canary guard: an alias of a guarded model has no signs outside ASCII; spell it in plain letters"
 HELD = "canary guard: this holds a guarded alias; move that first with canary rollback or canary override"
 AGAIN = "canary guard: the ledger holds rows about a model of this name; choose another name"
 FIXED = "canary guard: rows of the ledger are only ever added"
@@ -55,6 +59,8 @@ SETTINGS = "canary guard: what is guarded is changed by canary db install"
 RULES: tuple[tuple[str, str, str, str, str], ...] = (
     ("alias_insert", "INSERT", "registered_model_aliases",
      f"{GUARDED_ALIAS.format(n='NEW')} AND NOT {AS_THE_LEDGER_SAYS}", NOT_SO),
+    *((f"alias_{event.lower()}_plain", event, "registered_model_aliases",
+       f"{OUTSIDE_ASCII} AND {GUARDED_MODEL.format(n='NEW')}", LOOKS) for event in ("INSERT", "UPDATE")),
     ("alias_update", "UPDATE", "registered_model_aliases",
      f"({GUARDED_ALIAS.format(n='NEW')} AND NOT {AS_THE_LEDGER_SAYS}) OR ({GUARDED_ALIAS.format(n='OLD')} AND "
      "(OLD.alias <> NEW.alias OR OLD.name <> NEW.name OR OLD.workspace <> NEW.workspace))", NOT_SO),
@@ -130,7 +136,11 @@ UPGRADE = "canary guard: migrate this database with canary db upgrade"
 
 def rules(dialect: str) -> list[tuple[str, str, str, str, str]]:
     """The rules for a kind of database; SQLite has no TRUNCATE."""
-    return [rule for rule in RULES if dialect != "sqlite" or rule[1] != "TRUNCATE"]
+    return [
+        (name, event, table, condition.replace(OUTSIDE_ASCII, SPELLED[dialect]), message)
+        for name, event, table, condition, message in RULES
+        if dialect != "sqlite" or event != "TRUNCATE"
+    ]
 
 
 def create(dialect: str, schema: str = "public") -> Iterator[str]:

@@ -98,10 +98,19 @@ def recreate(it: Any, version: str) -> Any:
     return it.client.create_registered_model(it.model)
 
 
+def tag(key: str) -> Callable[[Any, str], Any]:
+    return lambda it, version: it.client.set_model_version_tag(it.model, version, key, "PASS")
+
+
+OUTSIDE = "it has signs outside ASCII, with which it may look like a guarded one; expected plain letters"
 ATTEMPTS = (
     Attempt("alias", alias("champion"), "there is no verdict for it in the ledger; run canary gate"),
     Attempt("alias in capitals", alias("Champion"), "there is no verdict for it in the ledger"),
-    Attempt("alias in wide letters", alias("\uff43hampion"), "there is no verdict for it in the ledger"),
+    Attempt("alias in wide letters", alias("\uff43hampion"), OUTSIDE),
+    Attempt("alias with an accent", alias("\u0109hampion"), OUTSIDE),
+    Attempt("alias with a Cyrillic letter", alias("ch\u0430mpion"), OUTSIDE),
+    Attempt("alias with a letter without its dot", alias("champ\u0131on"), OUTSIDE),
+    Attempt("alias with a ligature", alias("\ufb01nal"), OUTSIDE),
     Attempt("alias with a line's end", alias("champion\n"), "there is no verdict for it in the ledger"),
     Attempt("anchor", alias("anchor"), "--alias anchor --reason"),
     Attempt("delete alias", lambda it, v: it.client.delete_registered_model_alias(it.model, "champion"), "not removed"),
@@ -112,6 +121,10 @@ ATTEMPTS = (
     Attempt("tag", lambda it, v: it.client.set_model_version_tag(it.model, v, "canary.verdict", "PASS"), "tag 'canary"),
     Attempt("tag case", lambda it, v: it.client.set_model_version_tag(it.model, v, "Canary.Verdict", "PASS"), "tag"),
     Attempt("tag blank", lambda it, v: it.client.set_model_version_tag(it.model, v, " canary.verdict", "PASS"), "tag"),
+    Attempt("tag with a Cyrillic letter", tag("c\u0430nary.verdict"), "tag 'c\u0430nary.verdict'"),
+    Attempt("tag with an accent", tag("c\u00e1nary.verdict"), "tags that begin with canary. are written with"),
+    Attempt("tag with a leader as its dot", tag("canary\u2024blessed_by"), "tags that begin with canary."),
+    Attempt("tag of two scripts", tag("\u0441\u0430n\u0430ry.verdict"), "tags that begin with canary."),
     Attempt("untag", lambda it, v: it.client.delete_model_version_tag(it.model, "1", "canary.blessed_by"), "tag"),
     Attempt("session", lambda it, v: it.client.set_model_version_tag(it.model, v, "canary.session_id", "x"), "tag"),
     Attempt("model tag", lambda it, v: it.client.set_registered_model_tag(it.model, "canary.verdict", "PASS"), "tag"),
@@ -173,6 +186,8 @@ def test_a_stock_client_on_the_same_file_is_refused_by_the_database(guarded: Any
     stock = MlflowClient(guarded.uri, registry_uri=guarded.uri)
     ways: dict[str, Callable[[], Any]] = {
         "alias": lambda: stock.set_registered_model_alias(guarded.model, "champion", second),
+        "Cyrillic letter": lambda: stock.set_registered_model_alias(guarded.model, "ch\u0430mpion", second),
+        "accent": lambda: stock.set_registered_model_alias(guarded.model, "\u0109hampion", second),
         "capitals": lambda: stock.set_registered_model_alias(guarded.model, "CHAMPION", second),
         "delete alias": lambda: stock.delete_registered_model_alias(guarded.model, "champion"),
         "delete version": lambda: stock.delete_model_version(guarded.model, "1"),
@@ -217,6 +232,8 @@ def test_what_nobody_guards_is_stock(guarded: Any) -> None:
     client, second = guarded.client, guarded.register(guarded.session(runs=1))
     client.set_registered_model_alias(guarded.model, "candidate", second)
     client.set_model_version_tag(guarded.model, second, "team", "blue")
+    for key in ("модель.версия", "日本語日本語.x", "größe", "canaries.in", "canary", "Canaryß"):
+        client.set_model_version_tag(guarded.model, second, key, "theirs")
     client.delete_model_version_tag(guarded.model, second, "team")
     client.update_model_version(guarded.model, second, "words")
     client.delete_registered_model_alias(guarded.model, "candidate")

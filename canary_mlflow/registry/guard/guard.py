@@ -36,6 +36,7 @@ from canary_mlflow.tracking.reading.numbers import count
 from canary_mlflow.tracking.reading.rows import read_runs_from
 
 RESERVED = "canary."
+UNSEEN = ("Mn", "Me", "Cf", "Cc")  # Unicode's categories of accents, of format characters such as ZERO WIDTH SPACE …
 log = logging.getLogger(__name__)
 
 
@@ -266,8 +267,10 @@ class Guard(AbstractStore):  # type: ignore[misc]
 
 def plain_alias(alias: str) -> str:
     """An alias in the form in which it is matched: without case, without surrounding whitespace (MLflow lets a newline
-    through), and with look-alikes that Unicode counts as the same letters unified."""
-    return unicodedata.normalize("NFKC", str(alias)).casefold().strip()
+    through), without accents and signs that nobody sees, and with the letters that Unicode counts as the same unified.
+    """
+    parts = unicodedata.normalize("NFKD", str(alias))
+    return "".join(one for one in parts if unicodedata.category(one) not in UNSEEN).casefold().strip()
 
 
 def is_number(spelled: object, number: int) -> bool:
@@ -279,5 +282,8 @@ def is_number(spelled: object, number: int) -> bool:
 
 
 def is_reserved(key: object) -> bool:
-    """Whether only the ledger may write this tag."""
-    return plain_alias(str(key)).startswith(RESERVED)
+    """Whether only the ledger may write this tag. A sign outside ASCII among ours counts as any: there are too many
+    look-alikes for a table."""
+    start = plain_alias(str(key))[: len(RESERVED)]
+    same = sum(ours == theirs for ours, theirs in zip(RESERVED, start, strict=False))
+    return same > 1 and same + sum(not sign.isascii() for sign in start) == len(RESERVED)

@@ -63,6 +63,14 @@ def no_verdict(alias: str, model: str, version: object) -> Any:
     return forbidden(f"{subject(alias, model, version)}: there is no verdict for it in the ledger; run {brings}")
 
 
+def not_plain(alias: str, model: str, version: object) -> Any:
+    """Letters that look like others."""
+    return forbidden(
+        f"{subject(alias, model, version)}: it has signs outside ASCII, with which it may look like a guarded one; "
+        "expected plain letters, as a guarded model has guarded aliases; spell it so"
+    )
+
+
 def not_granted(alias: str, model: str, version: object, word: str, held_back: Any) -> Any:
     """Judged, but not let through. `held_back`: what holds it back besides its verdict."""
     if held_back:

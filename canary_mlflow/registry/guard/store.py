@@ -28,6 +28,8 @@ class GuardedMethods(Guard):
     """MLflow's methods through which a guarded alias could be moved, removed or faked."""
 
     def set_registered_model_alias(self, name, alias, version):  # type: ignore[no-untyped-def]
+        if not str(alias).isascii() and self.guards_model(str(name)):
+            raise refusals.not_plain(alias, name, version)
         # The alias's trigger asks the ledger in MLflow's own transaction: no query of ours, and no row in between.
         ask = not self.has_triggers or alias != plain_alias(alias)  # it knows an alias in its plain spelling
         if not self.guards(str(name), str(alias), ask=ask):
