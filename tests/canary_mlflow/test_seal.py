@@ -260,7 +260,7 @@ def test_a_version_of_weights_alone_has_no_word_on_code_or_the_champion(guarded:
         assert word not in done.output
 
 
-def test_a_champion_whose_files_are_gone_is_noted(guarded: Any) -> None:
+def test_a_champion_whose_files_are_missing_is_noted(guarded: Any) -> None:
     """Its verdict needs none of them, but nobody can load it, or roll back to it."""
     for file in files_of(guarded, "1").rglob("*.safetensors"):
         file.unlink()
@@ -268,7 +268,8 @@ def test_a_champion_whose_files_are_gone_is_noted(guarded: Any) -> None:
     assert done.exit_code == 1, done.output
     words = " ".join(done.output.split())
     assert (
-        "the champion's files, version 1: all gone (model.safetensors); the verdict compares runs and stands" in words
+        "the champion's files, version 1: all missing (model.safetensors); the verdict compares runs and stands"
+        in words
     )
     assert f"see canary verify-weights models:/{guarded.model}/1" in words
     assert run(guarded, "verify-weights", f"models:/{guarded.model}/1").exit_code == 1

@@ -24,7 +24,7 @@ def by_trigger(context: Any) -> None:
     """A listener of SQLAlchemy's `handle_error`: raise a trigger's refusal as the guard's own, whatever statement of
     whatever method met it. MLflow would answer 400, or that the name exists already, with the statement and its
     parameters."""
-    if said := SAID.search(str(context.original_exception)):
+    if said := SAID.match(str(context.original_exception)):
         raise forbidden(said[1]) from context.original_exception
 
 
@@ -67,7 +67,7 @@ def not_plain(alias: str, model: str, version: object) -> Any:
     """Letters that look like others."""
     return forbidden(
         f"{subject(alias, model, version)}: it has signs outside ASCII, with which it may look like a guarded one; "
-        "expected plain letters, as a guarded model has guarded aliases; spell it so"
+        "expected plain letters; spell it so"
     )
 
 

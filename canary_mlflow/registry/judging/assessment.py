@@ -173,8 +173,8 @@ def decision_on(client: MlflowClient, case: Case, verdict: Verdict, options: Opt
     """What should follow from the verdict, and everything that reports show of it."""
     found = case.found
     code, notes = code_notes(case.past.rows, found)
-    gone = champion_note(client, case.past.rows, str(found.name), case.before)
-    verdict = replace(verdict, notes=(*verdict.notes, *notes, *([gone] if gone else [])))
+    missing = champion_note(client, case.past.rows, str(found.name), case.before)
+    verdict = replace(verdict, notes=(*verdict.notes, *notes, *([missing] if missing else [])))
     holds = holds_of(case.policy, found, case.baseline, case.candidate, verdict, options.promote, code)
     if evidence_only := is_evidence_only(found):
         verdict = replace(verdict, notes=(*verdict.notes, EVIDENCE_ONLY))

@@ -1,4 +1,4 @@
-"""What a verdict says of both sides' files: the code that the candidate's can run, what is gone of the champion's."""
+"""What a verdict says of both sides' files: code that the candidate's can run, files that the champion lacks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import posixpath
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from canary_mlflow.errors import one_line
 from canary_mlflow.registry.guard.loading_code import LOADING, RESUMING
 from canary_mlflow.registry.guard.seal import seal_of
 from canary_mlflow.registry.guard.server_files import behind_server, server_of
@@ -30,7 +29,7 @@ def code_notes(rows: Sequence[Row], found: ModelVersion) -> tuple[bool, list[str
 
 
 def champion_note(client: MlflowClient, rows: Sequence[Row], model: str, number: str | None) -> str:
-    """That sealed files of the champion are gone, or cannot be looked for; '' if all are there. None is read."""
+    """That sealed files of the champion are missing, or cannot be looked for; '' if all are there. None is read."""
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
     if number is None or (seal := seal_of(rows, find_version(client, model, number))) is None:
@@ -43,9 +42,9 @@ def champion_note(client: MlflowClient, rows: Sequence[Row], model: str, number:
     try:
         repository = get_artifact_repository(place, server_of(client.tracking_uri) or None)
         folders = {posixpath.dirname(name) or None for name in sealed}
-        gone = sorted(sealed - {one.path for folder in folders for one in repository.list_artifacts(folder)})
+        missing = sorted(sealed - {one.path for folder in folders for one in repository.list_artifacts(folder)})
     except Exception as error:  # noqa: BLE001  # each kind of store has errors of its own
-        return f"{subject}: cannot be listed ({one_line(error)}); {stands}"
-    many = "all" if len(gone) == len(sealed) else f"{len(gone)} of {len(sealed)}"
+        return f"{subject}: cannot be listed ({type(error).__name__}); {stands}"
+    many = "all" if len(missing) == len(sealed) else f"{len(missing)} of {len(sealed)}"
     see = f"see canary verify-weights models:/{model}/{number}"
-    return f"{subject}: {many} gone ({listed(gone)}); {stands}; {see}" if gone else ""
+    return f"{subject}: {many} missing ({listed(missing)}); {stands}; {see}" if missing else ""
