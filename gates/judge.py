@@ -20,6 +20,8 @@ from gates.model.wording import change, listed, sentence_case
 from gates.notes import notes, of_checks, unsaid
 from gates.root_causes import COSTS, harmed, root_causes
 
+BLOCK, INCONCLUSIVE = CheckOutcome.BLOCK, CheckOutcome.INCONCLUSIVE
+
 
 def judge(
     policy: Policy,
@@ -100,9 +102,10 @@ def decide(policy: Policy, checks: Sequence[Check]) -> tuple[Outcome, ReasonCode
 
 
 def by_urgency(policy: Policy, checks: Sequence[Check]) -> list[Check]:
-    """The checks with those that block first: facts, what broke, what was learned, and last what it costs."""
-    costs = {rule.name for rule in policy.rules if rule.info.group == "perf"}
-    return sorted(checks, key=lambda one: one.metric in costs if one.outcome is CheckOutcome.BLOCK else 2)
+    """The checks with those that block, or leave the verdict open, first: facts, what broke, what was learned, and last
+    what it costs."""
+    costs, asking = {rule.name for rule in policy.rules if rule.info.group == "perf"}, (BLOCK, INCONCLUSIVE)
+    return sorted(checks, key=lambda one: one.metric in costs if one.outcome in asking else 2)
 
 
 def _by_how_much(check: Check) -> str:

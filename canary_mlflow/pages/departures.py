@@ -21,6 +21,7 @@ SMOOTH = 5  # rows in a running median: a single outlier is not a departure
 STAYS = 5  # consecutive rows outside
 NOISE = 3  # row-to-row standard deviations that may lie outside a band by chance
 LITTLE = 0.05  # of the level, or of 1 if that is 0: less is not worth a look, with or without a rule
+WAIT = 10  # of the reference's rollouts, in which a run has made two of its own
 FARTHEST = 1e9  # for a series that is no longer a number
 
 
@@ -108,6 +109,11 @@ def away(known: Mapping[str, Usual], series: Mapping[str, Series]) -> dict[str, 
     pace = updates_of(series)
     gone = {name: departure(known[name].beside(pace), found) for name, found in series.items() if name in known}
     return {name: {"far": round(one.farthest, 3), "step": one.step, "now": one.now} for name, one in gone.items()}
+
+
+def unplaced(known: Mapping[str, Usual], pace: float, step: int) -> bool:
+    """Whether a run at that step has yet to tell how many steps it makes on each rollout, as the reference's do."""
+    return not math.isfinite(pace) and any(step < WAIT * one.updates for one in known.values())
 
 
 @lru_cache(maxsize=16)

@@ -10,8 +10,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from canary_mlflow.errors import StoreError
-from canary_mlflow.pages.curves import OVERLAP, curve, drawn_series, read_series, spreads
-from canary_mlflow.pages.departures import Usual, away, reference_of
+from canary_mlflow.pages.curves import OVERLAP, curve, drawn_series, spreads
+from canary_mlflow.pages.departures import Usual, away, reference_of, unplaced
 from canary_mlflow.pages.facts import children_of, find_run, read_facts, read_params
 from canary_mlflow.pages.limits import Limit, limits_of
 from canary_mlflow.pages.models import champion_session
@@ -63,20 +63,22 @@ class RunPage:
     champion: Champion
     params: Mapping[str, str]
     rows: Sequence[ValueRow]
+    bands: Mapping[str, Usual]
     missing: Sequence[str]
 
 
 def read_run(tracking: str, registry: str, run_id: str) -> RunPage:
     """The page of a run. Raises NoSuchRun and StoreError."""
     with reading(tracking) as connection:
-        run = up_to_date(find_run(connection, run_id))
+        stored = find_run(connection, run_id)
+        run = up_to_date(stored)
         session = session_of(connection, run)
         siblings = siblings_of(connection, run) if session is not None else []
         params = read_params(connection, run_id, target_keys())
     model = model_of(run, session)
     champion = champion_of(tracking, registry, run, model, session)
     try:
-        bands = bands_beside(tracking, run, champion)
+        bands = bands_beside(tracking, stored, champion)
     except StoreError as error:
         bands, champion = {}, Champion(said=f"No band of the champion: {error}.")
     return RunPage(
@@ -87,16 +89,18 @@ def read_run(tracking: str, registry: str, run_id: str) -> RunPage:
         champion=champion,
         params=params,
         rows=value_rows(run, bands),
+        bands=bands,
         missing=[label(name) for name in PROMISED if mlflow_key(name) not in run.latest],
     )
 
 
 def bands_beside(tracking: str, run: RunFacts, champion: Champion) -> dict[str, Usual]:
-    """What the champion's runs did, where the run is on the same rollouts if it has any."""
+    """What the champion's runs did, where the run is on the same rollouts, if it has any; {} until that is known."""
     known = reference_of(tracking, champion.run_ids, SERIES, 0, run.tags.get("canary.tier", ""))
     with reading(tracking) as connection:
-        pace = updates_of(read_series(connection, [run.run_id], ["iteration_time"], drawn=True)[run.run_id])
-    return {name: one.beside(pace) for name, one in known.items()}
+        pace = updates_of(drawn_series(connection, run, ["iteration_time"], None, rough=False)[0])
+    waits = run.running and unplaced(known, pace, run.step)
+    return {} if waits else {name: one.beside(pace) for name, one in known.items()}
 
 
 def session_of(connection: sa.Connection, run: RunFacts) -> RunFacts | None:

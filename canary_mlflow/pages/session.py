@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from canary_mlflow.pages.beside import Compared, sides_of
 from canary_mlflow.pages.curves import OVERLAP, as_json, drawn_series, mean_curve
-from canary_mlflow.pages.departures import away, reference_of
+from canary_mlflow.pages.departures import away, reference_of, unplaced
 from canary_mlflow.pages.facts import children_of, read_facts, read_params
 from canary_mlflow.pages.run import Champion, champion_of
 from canary_mlflow.pages.unsent import up_to_date
@@ -197,8 +197,9 @@ def curves_of(
     bands = {}
     if after is None or until is not None:
         bands = {name: as_json(*one.beside(pace).drawn(after, until)) for name, one in known.items()}
-    return {"whole": after is None, "rough": few, "next": next_of(page), "running": page.running, "runs": runs,
-            "bands": bands}  # fmt: skip
+    again = page.running and unplaced(known, pace, next_of(page))  # with the band where it belongs
+    return {"whole": after is None, "rough": few, "next": None if again else next_of(page), "running": page.running,
+            "runs": runs, "bands": bands}  # fmt: skip
 
 
 def next_of(page: SessionPage) -> int:

@@ -19,7 +19,7 @@ from canary_mlflow.pages.models import names_of_models, with_words
 from canary_mlflow.pages.overview import read_overview
 from canary_mlflow.pages.rendering import rendered
 from canary_mlflow.pages.requests import argument, as_answer, readers, whole_number
-from canary_mlflow.pages.run import RunPage, bands_beside, curves, read_run
+from canary_mlflow.pages.run import RunPage, curves, read_run
 from canary_mlflow.pages.session_views import SESSION_ROUTES
 from canary_mlflow.pages.strips import strips_of
 from canary_mlflow.pages.verdict import read_ledger_page, read_session_page
@@ -121,9 +121,9 @@ def run_json() -> Response:
 def band_json() -> Response:
     """The champion's band behind a run's curves."""
     page = may_see(read_run(tracking_uri(), registry_uri(), argument("id", 64)))
-    bands = bands_beside(tracking_uri(), page.run, page.champion)
-    series = {name: as_json(*band.drawn()) for name, band in bands.items()}
-    return as_answer({"said": page.champion.said, "version": page.champion.version, "series": series})
+    series = {name: as_json(*band.drawn()) for name, band in page.bands.items()}
+    waits = page.run.running and bool(page.champion.run_ids) and not series
+    return as_answer({"said": page.champion.said, "version": page.champion.version, "series": series, "waits": waits})
 
 
 def verdict() -> str:

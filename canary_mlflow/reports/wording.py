@@ -114,13 +114,14 @@ def sentence(text: str) -> str:
 
 
 def judged(decision: Decision) -> list[Row]:
-    """The rows of the judged metrics: first those that block, in the verdict's order, then those that decide, and
-    within each group those that need attention."""
+    """The rows of the judged metrics: first those that block or are open, in the verdict's order, then those that
+    decide, and within each group those that need attention."""
     checks = [check for check in decision.verdict.checks if check.role is not Role.HARD and is_judged(check)]
-    blocked = [check for check in checks if check.outcome is CheckOutcome.BLOCK]
-    others = [check for check in checks if check not in blocked]
+    asking = [check for check in checks if check.outcome in ORDER[:2]]
+    others = [check for check in checks if check not in asking]
+    asking.sort(key=lambda check: ORDER.index(check.outcome))
     others.sort(key=lambda check: (check.role is not Role.GATE, ORDER.index(check.outcome)))
-    return [row(decision, check) for check in (*blocked, *others)]
+    return [row(decision, check) for check in (*asking, *others)]
 
 
 def not_judged(decision: Decision) -> list[Check]:

@@ -78,7 +78,8 @@ class Curves {
 
   async fetchBand() {
     try {
-      this.band = (await json(this.place.dataset.band)).series;
+      const found = await json(this.place.dataset.band);
+      this.band = found.waits ? null : found.series;
       this.draw();
     } catch (error) {
       this.band = null;
