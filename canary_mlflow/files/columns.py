@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import reprlib
+import statistics
 from array import array
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -142,6 +143,19 @@ class Columns:
             self.left = self.rows
             self.columns, self.rows, self.begun = self._former
             self.trainings -= 1
+
+    def goes_on(self) -> bool:
+        """Whether the last training begins where the one before ended: a resume that counts its steps anew."""
+        if self._former is None or self.left:
+            return False
+        for name in ("reward_mean", "score_mean", "loss"):
+            trainings = (self._former[0], self.columns)
+            found = [column.values for columns in trainings for column in columns.values() if column.name == name]
+            if len(found) == len(trainings):
+                before, last = found
+                start, end, now = (statistics.median(some) for some in (before[:_FEW], before[-_FEW:], last[:_FEW]))
+                return 2 * abs(now - end) < abs(start - end)
+        return False
 
     def _refuse_many(self, new: int) -> None:
         """Raise UsageError if that many new columns are too many."""

@@ -37,6 +37,7 @@ def history_of(read: Columns, kind: str, notes: Iterable[str], *, planned: Any =
         series=in_our_units(series_of(read)),
         notes=(*notes, *notes_of(read)),
         max_steps=planned if isinstance(planned, int) and planned > 0 else None,
+        goes_on=read.goes_on(),
     )
 
 

@@ -17,7 +17,8 @@ class History:
 
     `series` by canonical name (`trl/<key>` for what has none): NaN and infinities kept, absent values absent.
     `notes`: one sentence for each oddity that could be fixed. `max_steps`: how many optimizer steps the run was
-    meant to have; None where the file does not say. `algo`: the algorithm, "" where the file does not say.
+    meant to have; None where the file does not say. `algo`: the algorithm, "" where the file does not say. `goes_on`:
+    it is the rest of a training, whose beginning it does not show.
     """
 
     path: Path
@@ -26,6 +27,7 @@ class History:
     notes: tuple[str, ...] = ()
     max_steps: int | None = None
     algo: str = ""
+    goes_on: bool = False
 
     @property
     def last_step(self) -> int:

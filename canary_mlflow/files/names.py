@@ -164,6 +164,7 @@ VERL: Mapping[str, tuple[str, float]] = {
     "perf/total_num_tokens": ("tokens", 1.0),  # prompts and responses, all GPUs
     "perf/max_memory_allocated_gb": ("peak_memory", 1024.0),  # GiB, whatever its name says, to MiB
     "perf/max_memory_reserved_gb": ("reserved_memory", 1024.0),
+    "perf/cpu_memory_used_gb": ("host_memory", 1024.0),
 }
 VERL_SUMS: Mapping[str, tuple[str, ...]] = {  # parts of an iteration, seconds
     "time_score": ("timing_s/old_log_prob", "timing_s/values"),
@@ -173,6 +174,7 @@ VERL_SUMS: Mapping[str, tuple[str, ...]] = {  # parts of an iteration, seconds
 # torchtune's names in GiB, and axolotl's of 2024 and 2026.
 PEAKS_IN_GIB = ("peak_memory_alloc", "memory/max_mem_allocated(gib)", "memory/max_allocated (gib)")
 RESERVED_IN_GIB = ("peak_memory_reserved", "memory/device_mem_reserved(gib)", "memory/device_reserved (gib)")
+HOST_IN_GIB = ("host_memory_gb", "host_memory_gib", "cpu_memory_gb", "cpu_memory_used_gb", "ram_gb")
 
 ELAPSED = "time_s"  # `time: 20.3s`, which may be the whole training's so far
 OTHER_UNITS: Mapping[str, tuple[str, float]] = {  # a column's name → (ours, its units in one of ours)
@@ -185,6 +187,7 @@ OTHER_UNITS: Mapping[str, tuple[str, float]] = {  # a column's name → (ours, i
     **dict.fromkeys(("peak_memory_gb", "peak_memory_gib", "max_memory_gb", "max_mem_gb"), ("peak_memory", 1 / 1024)),
     **dict.fromkeys(PEAKS_IN_GIB, ("peak_memory", 1 / 1024)),
     **dict.fromkeys(RESERVED_IN_GIB, ("reserved_memory", 1 / 1024)),
+    **dict.fromkeys(HOST_IN_GIB, ("host_memory", 1 / 1024)),
 }
 
 # wandb and TensorBoard put the split first, CleanRL and environments a group; Transformers' own key of an evaluation is

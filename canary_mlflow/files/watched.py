@@ -19,8 +19,9 @@ def watch_over(history: History, policy: WatchPolicy, algo: str) -> Watch:
     watch = Watch(policy, algo=algo, max_steps=history.max_steps)
     for step, row in history.rows():
         watch.observe(step, row)
-    # A checkpoint's trainer_state.json is the beginning of a run: that it learned nothing yet is not a finding.
-    watch.finish(history.completed)
+    # A checkpoint's trainer_state.json is the beginning of a run: that it learned nothing yet is not a finding. Nor is
+    # it in the rest of a run.
+    watch.finish(history.completed and not history.goes_on)
     return watch
 
 

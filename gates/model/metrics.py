@@ -116,6 +116,7 @@ _TABLE = (
     _perf("peak_memory", "MiB", ranks="largest"),
     _perf("reserved_memory", "MiB", ranks="largest"),
     _perf("allocated_memory", "MiB", ranks="largest"),
+    _perf("host_memory", "MiB", ranks="largest"),
     _perf("memory_growth", "MiB/step", scale="identity", ranks="largest"),
     # What NVIDIA's driver says about the device, whoever uses it.
     _perf("gpu_utilization", "%", worse="lower", scale="identity"),
@@ -189,6 +190,7 @@ USUAL: Mapping[str, Mapping[str, Any]] = {
     "iteration_cpu_time": {"prior": 0.05, "must_have": True},
     "iteration_cost": {"prior": 0.04, **_LEVEL},
     "peak_memory": {"reduction": "max", "prior": 0.005, "headroom": 0.5},
+    "host_memory": {"reduction": "max", "prior": 0.02},
     "memory_growth": {"metric": "peak_memory", "reduction": "drift", "prior": 0.004},
     "eval_loss": {"reduction": "last", **_LEARNED},
     "eval_accuracy": {"reduction": "last", "prior": 0.03},

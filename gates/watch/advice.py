@@ -66,6 +66,18 @@ _TEXTS: dict[tuple[str, str], tuple[str, str]] = {
         "raise vf_coef, lower the learning rate, normalise rewards",
     ),
     ("drift", ""): ("this signal leaves its course", "compare it with an earlier run; " + _SMALLER_STEPS),
+    ("resource_growth", ""): (
+        "something is kept that is not needed any more, or the machine is slower than it was",
+        "detach what is logged, empty buffers and caches; see what else runs there, its clocks and its disks",
+    ),
+    ("overfitting", ""): (
+        "the model learns its training data by heart",
+        "keep the checkpoint of the best evaluation; fewer epochs, a lower learning rate, more data",
+    ),
+    ("first_value", ""): (
+        "a loss summed over micro-batches, or another one than it seems",
+        "see how the trainer divides by the accumulated micro-batches",
+    ),
     ("band", ""): (
         "this run does not do what the champion's runs did at this step",
         "look at what changed: data, versions, settings",

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from gates.watch.band import Band, BandDeviation
 from gates.watch.ceilings import Ceiling
 from gates.watch.drift import Drift
-from gates.watch.facts import Capped, Grown, NonFinite, Shrunk, ZeroLoss
+from gates.watch.facts import Capped, FirstLoss, Grown, NonFinite, Shrunk, ZeroLoss
 from gates.watch.learning import Flat, Gradients, NoGainInReward, StaysZero
-from gates.watch.loss import LossRise, RewardFall
+from gates.watch.loss import EvalRise, LossRise, RewardFall
 from gates.watch.policy import WatchPolicy
+from gates.watch.resources import KINDS, WORK, Growth, Work
 from gates.watch.together import Displacement, NoSpread, Progress
 from gates.watch.warning import Detector, Level
 
@@ -33,17 +34,19 @@ class Situation:
     """What the choice depends on, and what the rules of one run share.
 
     `rl`: reinforcement learning, where a loss need not fall. `burn_in`: rows that show what is normal. `stuck`: rows
-    after which a loss should have moved. `bands`: what the champion's runs did. `note`: receives notices about the
-    policy itself.
+    after which a loss should have moved. `mixed`: the loss is a sum of several. `bands`: what the champion's runs did.
+    `note`: receives notices about the policy itself.
     """
 
     policy: WatchPolicy
     rl: bool
     burn_in: int
     stuck: int
+    mixed: bool
     bands: Mapping[str, Band]
     note: Callable[[str], None]
     progress: Progress = field(default_factory=Progress)
+    work: Work = field(default_factory=Work)
     displacement: Displacement
 
 
@@ -81,13 +84,13 @@ def _loss(run: Situation) -> list[Detector]:
         ZeroLoss(policy.facts, run.progress),
         Flat(policy.facts, run.stuck, run.progress),
         LossRise(policy.gain, policy.rows, run.progress),
+        *([] if run.mixed else [FirstLoss(run.displacement.start)]),
     ]
 
 
 def _grad_norm(run: Situation) -> list[Detector]:
-    if run.rl:  # a batch whose rewards are all equal has no gradient: the usual norm tells nothing about the next
-        return [Gradients(run.progress)]
-    return [StaysZero(run.policy.facts, Level.STOP)]
+    # In RL a batch whose rewards are all equal has no gradient: the usual norm tells nothing about the next.
+    return [Gradients(run.progress), *([] if run.rl else [StaysZero(run.policy.facts, Level.STOP)])]
 
 
 def _reward(stream: str) -> Callable[[Situation], list[Detector]]:
@@ -112,13 +115,21 @@ def _preference(stream: str) -> Callable[[Situation], list[Detector]]:
     return lambda run: [] if run.rl else [run.displacement.part(stream)]
 
 
+def _grows(stream: str) -> Callable[[Situation], list[Detector]]:
+    return lambda run: [Growth(stream, run.policy.growth, run.stuck, run.work)]
+
+
 _RULES: dict[str, Callable[[Situation], list[Detector]]] = {
     "loss": _loss,
     "grad_norm": _grad_norm,
     "kl": lambda run: [StaysZero(run.policy.facts, Level.CRITICAL, run.progress)] if run.rl else [],
     "learning_rate": lambda run: [StaysZero(run.policy.facts, Level.STOP)],
     "zero_spread_share": _spread,
-    "response_length": lambda run: [kind(run.policy.facts, run.progress) for kind in (Shrunk, Grown) if run.rl],
+    **dict.fromkeys(WORK, lambda run: [run.work]),
+    "response_length": lambda run: [
+        run.work,
+        *[kind(run.policy.facts, run.progress) for kind in (Shrunk, Grown) if run.rl],
+    ],
     "truncated_share": lambda run: [Capped(run.policy.facts, run.stuck, run.progress)],
     "reward_mean": _reward("reward_mean"),
     "score_mean": _reward("score_mean"),
@@ -126,4 +137,6 @@ _RULES: dict[str, Callable[[Situation], list[Detector]]] = {
     "reward_accuracy": _preference("reward_accuracy"),
     "chosen_reward": _preference("chosen_reward"),
     "chosen_logp": _preference("chosen_logp"),
+    "eval_loss": lambda run: [] if run.rl else [EvalRise(run.policy.drift.streams["loss"], run.progress)],
+    **{stream: _grows(stream) for stream in KINDS},
 }

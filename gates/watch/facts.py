@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections import deque
+from collections.abc import Mapping
 
 from gates.model.wording import figure
 from gates.watch.policy import FactRules
 from gates.watch.together import Progress
 from gates.watch.warning import Detection, Detector, Level
+
+_FIRST_LOSSES = (0.5, math.log(2), 1.0)  # KTO's; DPO's and what is like it; a hinge's
+_OFF, _EXACTLY, _MOST_TIMES, _NO_REWARD = 1.1, 1e-3, 64, 0.02
 
 
 class NonFinite(Detector):
@@ -47,23 +51,27 @@ class ZeroLoss(Detector):
 
     Either there is nothing to learn from (all labels masked), or a trainer logged a NaN as 0.0. A loss that is learned
     away first comes down to its last digit: it is below `zero_loss_from` before it is zero; or its margin (`progress`)
-    has risen.
+    has risen, or gradients still flow, or it has been 0 before and came back, as no NaN does.
     """
 
     rule = "zero_loss"
-    __slots__ = ("_progress", "_recent", "_rules", "_zeros")
+    __slots__ = ("_back", "_progress", "_recent", "_rules", "_zeros")
 
     def __init__(self, rules: FactRules, progress: Progress) -> None:
         self._rules = rules
         self._progress = progress
         self._zeros = 0
+        self._back = False
         self._recent: deque[float] = deque(maxlen=5)
 
     def update(self, step: int, value: float) -> Detection | None:
         if value != 0.0:
+            self._back = self._back or (self._zeros > 0 and len(self._recent) > 0)
             self._zeros = 0
             self._recent.append(value)
             return None
+        if not self._zeros:
+            self._progress.gradients = False  # of the rows from here on
         self._zeros += 1
         return self._judge(self._rules.zero_loss_rows)
 
@@ -76,9 +84,46 @@ class ZeroLoss(Detector):
         if not self._recent:
             return Detection(Level.STOP, f"exactly 0 in all {self._zeros} rows so far")
         before = sorted(self._recent)[len(self._recent) // 2]
-        if before <= self._rules.zero_loss_from or self._progress.ahead:
+        progress = self._progress
+        if before <= self._rules.zero_loss_from or self._back or progress.gradients or progress.ahead:
             return None
         return Detection(Level.STOP, f"exactly 0 in {self._zeros} rows in a row, {figure(before)} before")
+
+
+class FirstLoss(Detector):
+    """The loss of the first row, where all rewards are 0: the policy is still its reference, and the loss is known,
+    whatever the data. `start`: the first values of the rewards.
+
+    Above those of DPO, KTO and a hinge it may be IPO's, 1 / (4 beta²), unless it is DPO's several times over.
+    """
+
+    rule = "first_value"
+    __slots__ = ("_first", "_start")
+
+    def __init__(self, start: Mapping[str, float]) -> None:
+        self._start = start
+        self._first: float | None = None
+
+    def update(self, step: int, value: float) -> Detection | None:
+        if self._first is None:
+            self._first = value
+            return None
+        return self._judge() if self._first and self._start else None  # the first rewards may stand behind the loss
+
+    def finish(self, completed: bool) -> Detection | None:
+        return self._judge()
+
+    def _judge(self) -> Detection | None:
+        first, self._first = self._first, 0.0
+        if not first:
+            return None
+        chosen, margin = (abs(self._start.get(name, math.inf)) for name in ("chosen_reward", "reward_margin"))
+        if max(chosen, margin) > _NO_REWARD or any(known / _OFF < first < known * _OFF for known in _FIRST_LOSSES):
+            return None
+        times = first / math.log(2)
+        if first > _OFF and abs(times / min(max(round(times), 2), _MOST_TIMES) - 1) > _EXACTLY + margin:
+            return None
+        return Detection(Level.WARN, f"{figure(first)}, {figure(times)} times the ln 2 of rewards that are still 0")
 
 
 class _Length(Detector):
@@ -102,7 +147,7 @@ class _Length(Detector):
         if before is None or self._progress.ahead:
             return None
         seen = f"{figure(level)} tokens long (last {len(recent)} rows), {figure(before)} before"
-        return Detection(Level.CRITICAL, seen)
+        return Detection(self._progress.harm if self.rule == "length_runaway" else Level.CRITICAL, seen)
 
     @abstractmethod
     def _left(self, level: float) -> float | None:
@@ -171,7 +216,7 @@ class Capped(Detector):
             self._least = share
         if share >= rules.capped_share and self._least <= rules.capped_from:
             seen = f"{share:.0%} of the responses cut off (last {len(recent)} rows), {self._least:.0%} before"
-            return Detection(Level.CRITICAL, seen)
+            return Detection(self._progress.harm, seen)
         return self._always() if self._rows == self._stuck else None
 
     def finish(self, completed: bool) -> Detection | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from itertools import pairwise
 
 from gates.model.wording import figure
 from gates.watch.learning import fell
-from gates.watch.policy import GainRules, RowRules
+from gates.watch.policy import GainRules, RowRules, StreamRule
 from gates.watch.together import Progress
 from gates.watch.warning import Detection, Detector, Level
 
@@ -24,7 +25,8 @@ _FEW_ROWS = 1.5  # standard deviations more than later: the first rows tell litt
 _WANDERS = 3.0  # times as far as independent rows tell may a level wander of which nothing else is known yet
 _JUMP = 5.0  # a single jump counts as at most this many times the noise
 _EARLY = 3  # rows before which a run cannot have blown up
-_HALF_ABOVE, _DOUBLE, _RISE = 1.5, 2.0, 0.05  # factors and nats by which a loss must be above its beginning
+# Factors and nats by which a loss must be above its beginning; ten times is beyond recovery.
+_HALF_ABOVE, _DOUBLE, _TENFOLD, _RISE = 1.5, 2.0, 10.0, 0.05
 _TINY = 1e-9  # a loss of 0 or below has no logarithm
 _LIKELY = 2.0  # standard errors by which a reward must have risen before a flat loss is no matter
 
@@ -83,7 +85,7 @@ class GainLost:
 
     __slots__ = (
         "_best", "_first", "_least", "_level_sd", "_levels", "_new", "_noise", "_past", "_recent", "_rows", "_rules",
-        "_share", "_shorter", "_turns", "_window",
+        "_share", "_shorter", "_turns", "_window", "clear",
     )  # fmt: skip
 
     def __init__(self, rules: GainRules, window: int, noise: Noise, shorter: GainLost | None = None) -> None:
@@ -98,6 +100,7 @@ class GainLost:
         self._new: deque[float] = deque()
         self._rows = self._turns = 0
         self._level_sd = self._first = self._best = self._past = 0.0
+        self.clear = False  # whether the last finding was of more than one noisy stretch
 
     @property
     def gained(self) -> bool:
@@ -153,7 +156,15 @@ class GainLost:
         far -= 6.0 * math.log(max(self._rows / _MEMORY, 1.0))
         if far <= rules.noise**2:
             return None
-        return Detection(Level.CRITICAL if far > rules.critical_noise**2 else Level.WARN, self._seen(level))
+        self.clear = self._stands_out(fall)
+        lost = self.clear and far > rules.critical_noise**2
+        return Detection(Level.CRITICAL if lost else Level.WARN, self._seen(level))
+
+    def _stands_out(self, fall: float) -> bool:
+        """Whether it is also beyond the noise of the last rows themselves: small batches have stretches of it."""
+        changes = sum(abs(after - before) for before, after in pairwise(self._recent))
+        own = self._share * _DIFF_TO_SD * changes / (self._window - 1)
+        return fall > self._rules.noise * own
 
     def _wandering(self) -> float:
         """Standard deviation of the level of a series that goes nowhere.
@@ -185,6 +196,9 @@ class RewardLost(GainLost):
     def update(self, value: float) -> Detection | None:
         return super().update(-value)
 
+    def _stands_out(self, fall: float) -> bool:
+        return True  # a policy that collapses earns by chance, so that its rewards swing
+
     def _seen(self, level: float) -> str:
         return self._course(-self._first, f"rose to {figure(-self._past)}, is back at", -level)
 
@@ -193,17 +207,19 @@ class BlowUp:
     """A loss that stands far above its beginning before it had a best level.
 
     Half above the level of its first rows for as long as any finding, or, if it blew up in these, at the double of the
-    lowest of its first three rows, and above all of them, for longer. A loss this far from where it is going varies as
-    far as it is high, so the rise and the noise of neighbours are measured as factors.
+    lowest of its first three rows, and above all of them, for longer. At ten times the lowest and twice the highest it
+    is beyond recovery as soon as `hold_least` rows say so. A loss this far from where it is going varies as far as it
+    is high, so the rise and the noise of neighbours are measured as factors.
     """
 
     __slots__ = (
-        "_above", "_far_above", "_first", "_highest", "_hold", "_lowest", "_noise", "_recent", "_rows", "_rules",
+        "_above", "_far_above", "_first", "_highest", "_hold", "_least", "_lowest", "_noise", "_recent",
+        "_rows", "_rules",
     )  # fmt: skip
 
     def __init__(self, rules: GainRules, rows: RowRules) -> None:
         self._rules = rules
-        self._hold = rows.hold
+        self._hold, self._least = rows.hold, rows.hold_least
         self._recent: deque[float] = deque(maxlen=rows.window)
         self._rows = self._above = self._far_above = 0
         self._first = 0.0
@@ -232,6 +248,11 @@ class BlowUp:
         # One low row among the first ones is luck.
         further = _factors(level, self._lowest, _DOUBLE, error) if level > self._highest else 0.0
         least = self._rules.noise + _FEW_ROWS
+        now = min(list(recent)[-self._least :])
+        if now > _DOUBLE * self._highest and _factors(now, self._lowest, _TENFOLD, error) > least:
+            return Detection(
+                Level.STOP, f"at {figure(self._lowest)} in its first rows, is now at {figure(now)} or more"
+            )
         self._above = self._above + 1 if far > least else 0
         self._far_above = self._far_above + 1 if further > least else 0
         if self._above < _CONFIRM and self._far_above <= self._hold:
@@ -263,8 +284,9 @@ class LossRise(Detector):
 
     def update(self, step: int, value: float) -> Detection | None:
         self._noise.update(value)
+        self._progress.losses.append(value)
         found = _worst(self._parts, value)
-        if found is not None and self._progress.falls:
+        if found is not None and self._progress.falls and any(part.clear for part in self._parts):
             found = Detection(Level.CRITICAL, f"{found.seen}, and the margin fell")
         if self._begun:
             return found
@@ -272,6 +294,30 @@ class LossRise(Detector):
             self._begun = True
             return found
         return _worse(self._blow_up.update(value), found)
+
+
+class EvalRise(Detector):
+    """A loss on held-out data that climbs away from its best, while that of the training has fallen: it overfits."""
+
+    rule = "overfitting"
+    __slots__ = ("_above", "_best", "_progress", "_rule", "_then")
+
+    def __init__(self, rule: StreamRule, progress: Progress) -> None:
+        self._rule, self._progress = rule, progress
+        self._best = self._then = math.inf
+        self._above = 0
+
+    def update(self, step: int, value: float) -> Detection | None:
+        losses = sorted(self._progress.losses)
+        trained = losses[len(losses) // 2] if losses else math.inf
+        if value < self._best:
+            self._best, self._then = value, trained
+        best = max(self._best, self._rule.floor)
+        self._above = self._above + 1 if value > self._rule.warn_change * best else 0
+        if self._above < 2 or trained >= self._then:
+            return None
+        seen = f"rose from {figure(self._best)} to {figure(value)}, while the training loss fell to {figure(trained)}"
+        return Detection(Level.WARN, seen)
 
 
 class RewardFall(Detector):

@@ -151,6 +151,14 @@ class GainRules:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GrowthRules:
+    """Factors by which a resource must grow over a run."""
+
+    memory: Annotated[float, number(1, above=True)]
+    time: Annotated[float, number(1, above=True)]
+
+
+@dataclass(frozen=True, kw_only=True)
 class PatternRules:
     """The named early signs; None: the rule is off."""
 
@@ -192,6 +200,7 @@ class WatchPolicy:
     band: Annotated[BandRules, _part(BandRules)]
     facts: Annotated[FactRules, _part(FactRules)]
     gain: Annotated[GainRules, _part(GainRules)]
+    growth: Annotated[GrowthRules, _part(GrowthRules)]
     patterns: Annotated[PatternRules, _part(PatternRules)]
     ceilings: Annotated[Mapping[str, float | None], _ceilings]
     algos: Mapping[str, WatchPolicy]

@@ -32,10 +32,11 @@ class Progress:
     written. So the score alone counts where there is one.
     """
 
-    __slots__ = ("gradients", "rewards")
+    __slots__ = ("gradients", "losses", "rewards")
 
     def __init__(self) -> None:
         self.rewards: dict[str, RewardTrend] = {}
+        self.losses: deque[float] = deque(maxlen=5)  # of the training, the last ones
         self.gradients: bool | None = None  # whether any reached the policy; None: none was logged
 
     @property
@@ -52,6 +53,11 @@ class Progress:
     def ahead(self) -> bool:
         """Whether a reward is better now than at the beginning."""
         return any(reward.ahead for reward in self._counted())
+
+    @property
+    def harm(self) -> Level:
+        """How bad it is that answers run on: as long as the rewards hold, it is at most worth a look."""
+        return Level.CRITICAL if self.falls or not self.rewards else Level.WARN
 
     def _counted(self) -> Iterable[RewardTrend]:
         score = self.rewards.get("score_mean")
@@ -93,13 +99,14 @@ class Displacement:
     own `part`; the chosen reward's part reports what was found.
     """
 
-    __slots__ = ("_first", "_recent", "_rules", "_window")
+    __slots__ = ("_first", "_recent", "_rules", "_window", "start")
 
     def __init__(self, patterns: PatternRules, window: int) -> None:
         self._rules = patterns
         self._window = window
         self._recent: dict[str, deque[float]] = {}
         self._first: dict[str, list[float]] = {}
+        self.start: dict[str, float] = {}  # the first value of each
 
     def part(self, stream: str) -> Part:
         """The detector of one of the series."""
@@ -109,6 +116,7 @@ class Displacement:
 
     def take(self, stream: str, value: float) -> None:
         self._recent[stream].append(value)
+        self.start.setdefault(stream, value)
         first = self._first[stream]
         if len(first) < _FIRST:
             insort(first, value)

@@ -19,6 +19,7 @@ from gates.watch.warning import Detection, Level, WatchWarning
 _OF_HEALTHY_RUNS = ("zero_loss",)  # rules that healthy runs break too: a hinge loss is learned away to exactly 0
 _FIRST_LOOK = 16  # rows after which detectors that rest are left out; then after twice as many, and so on
 _TOGETHER = 4  # rows that may be shown together, but no more than a CRITICAL must last to become a STOP
+_BEGINNING = 10  # rows; a run whose first one comes later has begun before
 _PLANS = 15  # sets of names that are kept: steps with and without a sample, a norm by layer, an evaluation
 HEALTHY = "healthy"
 _VERDICTS = (HEALTHY, "warned", "critical", "failed")
@@ -188,7 +189,9 @@ class Watch:
             self._plans = [*self._plans[-_PLANS:], (names, plan)]
 
     def finish(self, completed: bool) -> tuple[WatchWarning, ...]:
-        """Take note that the run has ended. `completed`: as planned, so that rules may ask whether it learned."""
+        """Take note that the run has ended. `completed`: as planned, so that rules may ask whether it learned. They do
+        not where a resumed run shows no beginning."""
+        completed = completed and (self._first_step or 0) <= _BEGINNING * self._spacing
         said: list[WatchWarning] = []
         for name, stream in self._streams.items():
             for _, alarm in stream.numbers if stream else ():
@@ -258,13 +261,14 @@ class Watch:
             return facts.stuck_rows
         return int(max(facts.frozen_rows, facts.stuck_share * self._max_steps / self._spacing))
 
-    def _settle(self) -> Situation:
+    def _settle(self, row: Mapping[str, float]) -> Situation:
         policy = self.policy
         return Situation(
             policy=policy,
             rl=self._paradigm is Paradigm.REINFORCEMENT,
             burn_in=self._burn_in(),
             stuck=self._stuck(),
+            mixed=any("loss" in name and name not in ("loss", "eval_loss") for name in row),
             bands=self._bands,
             note=self.notices.append,
             displacement=Displacement(policy.patterns, policy.rows.window),
@@ -283,7 +287,7 @@ class Watch:
                     self._plans.clear()
                     self._streams.pop("loss", None)  # until now it was alone, and was taken for one that must fall
         if self._situation is None:
-            self._situation = self._settle()
+            self._situation = self._settle(row)
         always, numbers = detectors(name, self._situation)
         rows, hold = self.policy.rows, self._hold()
         # Large gradients are clipped and may do no harm: the loss shows whether they did.

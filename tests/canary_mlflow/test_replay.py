@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,136 @@ def test_a_reward_that_rose_in_its_first_rows_is_not_said_to_have_gained_nothing
     assert "zero_spread_share" in shown
     assert "truncated_share" in shown
     assert shown.count("no reward has risen since the first") == 2
+
+
+def levels(path: Path, *arguments: str) -> dict[str, set[str]]:
+    """Rule → levels that `canary replay` says of the file."""
+    (found,) = json.loads(replay(path, *arguments, "--json").stdout)
+    said: dict[str, set[str]] = {}
+    for one in found["warnings"]:
+        said.setdefault(f"{one['rule']} {one['stream']}", set()).add(one["level"])
+    return said
+
+
+def test_memory_that_grows_over_the_whole_run_is_warned_of(tmp_path: Path) -> None:
+    """verl's log: the device from 48 to 78 GB, the host from 120 to 520, while the answers are as long as before."""
+
+    def log(name: str, **taken: Callable[[int], float]) -> Path:
+        rows = [
+            {
+                "critic/score/mean": row / 100 + 0.05 * math.sin(2.4 * row),
+                "response_length/mean": 400 + 20 * math.sin(1.7 * row),
+                "perf/max_memory_allocated_gb": 48 + 0.4 * math.sin(2.1 * row),
+                "perf/cpu_memory_used_gb": 120 + 2 * math.sin(1.3 * row),
+                "timing_s/step": 60 + math.sin(1.1 * row),
+            }
+            | {key.replace("__", "/"): of(row) for key, of in taken.items()}
+            for row in range(120)
+        ]
+        return written(tmp_path, f"{name}.jsonl", rows)
+
+    device, host = "perf__max_memory_allocated_gb", "perf__cpu_memory_used_gb"
+    leak = log("leak", **{device: lambda row: 48 + row / 4, host: lambda row: 120 + 3 * row})
+    assert levels(leak) == {"resource_growth peak_memory": {"WARN"}, "resource_growth host_memory": {"WARN"}}
+    assert replay(leak).exit_code == 0
+    slow = log("slow", timing_s__step=lambda row: 60 + 1.5 * row)
+    assert levels(slow) == {"resource_growth step_time": {"WARN"}}
+    quiet = {
+        "flat": {},
+        "stairs": {device: lambda row: 48 + 10 * (row // 40)},
+        "caches": {name: lambda row: 500 - 380 * math.exp(-row / 25) for name in (device, host)},
+        "checkpoints": {name: lambda row: 60 + 600 * (row % 20 == 0) for name in (device, "timing_s__step")},
+        "longer": {
+            "response_length__mean": lambda row: 400 + 10 * row,
+            "timing_s__step": lambda row: 60 + 1.5 * row,
+            device: lambda row: 48 + row / 4,
+        },
+    }  # fmt: skip
+    for name, taken in quiet.items():
+        assert levels(log(name, **taken)) == {}, name
+
+
+def test_an_evaluation_that_climbs_while_the_training_loss_falls_is_overfitting(tmp_path: Path) -> None:
+    def state(name: str, evaluated: Callable[[int], float], loss: Callable[[int], float]) -> Path:
+        rows = []
+        for row in range(1, 61):
+            rows.append({"step": 10 * row, "loss": loss(row)})
+            if row % 5 == 0:
+                rows.append({"step": 10 * row, "eval_loss": evaluated(row)})
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps({"log_history": rows, "max_steps": 600, "global_step": 600}))
+        return path
+
+    def falls(row: int) -> float:
+        return 1.9 * math.exp(-row / 20) + 0.02 * math.sin(2.4 * row)
+
+    def climbs(row: int) -> float:
+        return 1.4 - row / 60 if row <= 20 else 1.1 + (row - 20) / 20
+
+    assert levels(state("overfits", climbs, falls)) == {"overfitting eval_loss": {"WARN"}}
+    assert levels(state("by half", lambda row: 0.32 + 0.004 * row, falls)) == {"overfitting eval_loss": {"WARN"}}
+    assert levels(state("a little", lambda row: 1.1 + 0.003 * row, falls)) == {}
+    assert levels(state("one bad", lambda row: 3.0 if row == 30 else 2.0 - row / 60, falls)) == {}
+    both = levels(state("diverges", climbs, lambda row: climbs(row) + 0.02 * math.sin(2.4 * row)))
+    assert "overfitting eval_loss" not in both, "the training loss rises too"
+
+
+def test_a_first_loss_of_several_ln_2_where_rewards_are_0_is_warned_of(tmp_path: Path) -> None:
+    def dpo(name: str, first: float, times: float = 1.0, chosen: float = 0.0) -> Path:
+        rows = [
+            {
+                "loss": times * (first - 0.003 * row + (0.03 * math.sin(2.4 * row) if row else 0.0)),
+                "rewards/chosen": chosen + 0.004 * row,
+                "rewards/margins": 0.008 * row,
+            }
+            for row in range(60)
+        ]
+        return written(tmp_path, f"{name}.jsonl", rows)
+
+    ln2 = round(math.log(2), 4)
+    assert levels(dpo("summed", ln2, times=4)) == {"first_value loss": {"WARN"}}
+    assert "2.77, 4.00 times the ln 2" in replay(dpo("summed", ln2, times=4)).stdout
+    assert levels(dpo("too low", 0.3)) == {"first_value loss": {"WARN"}}
+    for name, path in {
+        "sigmoid": dpo("sigmoid", ln2),
+        "kto": dpo("kto", 0.5),
+        "hinge": dpo("hinge", 1.0),
+        "ipo": dpo("ipo", 25.0),
+        "ipo of 0.3": dpo("ipo3", round(1 / (4 * 0.3**2), 4)),
+        "no reference": dpo("simpo", ln2, times=4, chosen=-1.2),
+    }.items():
+        assert levels(path) == {}, name
+
+
+def test_the_rest_of_a_run_is_not_asked_whether_it_learned(tmp_path: Path) -> None:
+    """Steps begin again after a resume, or go on from where the file begins."""
+
+    def rest(row: int) -> float:
+        return 1.0 + 0.03 * math.sin(2.4 * row)
+
+    first = [(row, 3.0 - row / 20 + 0.03 * math.sin(2.4 * row)) for row in range(1, 41)]
+    for name, rows in {
+        "again": [*first, *[(row, rest(row)) for row in range(1, 41)]],
+        "later": [(1000 + row, rest(row)) for row in range(40)],
+    }.items():
+        path = tmp_path / f"{name}.csv"
+        path.write_text("step,loss\n" + "".join(f"{step},{loss:.4f}\n" for step, loss in rows))
+        assert levels(path) == {}, name
+    alone = tmp_path / "alone.csv"
+    alone.write_text("step,loss\n" + "".join(f"{row},{rest(row):.4f}\n" for row in range(1, 41)))
+    assert levels(alone) == {"no_learning loss": {"WARN"}}
+    twice = tmp_path / "twice.csv"  # two trainings that learn nothing
+    twice.write_text("step,loss\n" + "".join(f"{row},{rest(row):.4f}\n" for row in [*range(1, 41)] * 2))
+    assert levels(twice) == {"no_learning loss": {"WARN"}}
+
+
+def test_thirty_times_the_first_loss_within_ten_rows_is_failed_and_not_unknown(tmp_path: Path) -> None:
+    rising = [0.99, 4.3, 8.8, 13.5, 15.6, 15.0, 18.8, 20.8, 25.6, 29.6]
+    rows = [{"step": 10 * at, "loss": loss} for at, loss in enumerate(rising, 1)]
+    path = tmp_path / "trainer_state.json"
+    path.write_text(json.dumps({"log_history": rows, "max_steps": 100, "global_step": 100}))
+    assert (replay(path).stdout.split()[0], replay(path).exit_code) == ("failed", 1)
+    assert levels(path) == {"loss_rise loss": {"STOP"}}
 
 
 def short_state(folder: Path, name: str, level: float) -> Path:

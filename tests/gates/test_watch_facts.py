@@ -27,6 +27,32 @@ FACTS: list[tuple[str, Rows, list[tuple[int, str, str, str]]]] = [
         [(15, "STOP", "loss", "zero_loss")],
     ),
     (
+        "a loss learned away from one batch to the next, as the gradients say",
+        [{"loss": 0.03 + 0.01 * (row % 3), "grad_norm": 1e-3} for row in range(14)]
+        + constant(9, loss=0.0, grad_norm=1e-4),
+        [],
+    ),
+    (
+        "a NaN written down as 0, as the gradients say",
+        [{"loss": 0.03 + 0.01 * (row % 3), "grad_norm": 1e-3} for row in range(14)]
+        + constant(9, loss=0.0, grad_norm=NAN),
+        [(19, "STOP", "loss", "zero_loss")],
+    ),
+    (
+        "labels that are masked from some row on",
+        [{"loss": 0.03 + 0.01 * (row % 3), "grad_norm": 1e-3} for row in range(14)]
+        + constant(9, loss=0.0, grad_norm=0.0),
+        [(19, "STOP", "loss", "zero_loss")],
+    ),
+    (
+        "a loss that is 0 and comes back, as no NaN does",
+        [{"loss": 0.03 + 0.01 * (row % 3)} for row in range(14)]
+        + constant(4, loss=0.0)
+        + constant(1, loss=0.02)
+        + constant(9, loss=0.0),
+        [],
+    ),
+    (
         "a loss learned away at once, as the margin says",
         [
             {"loss": loss, "reward_margin": margin}
@@ -87,6 +113,29 @@ FACTS: list[tuple[str, Rows, list[tuple[int, str, str, str]]]] = [
         [(28, "CRITICAL", "truncated_share", "length_runaway")],
     ),
     (
+        "responses that run to the limit while the reward holds",
+        [
+            {"truncated_share": 0.02 + 0.95 * (row >= 30), "reward_mean": 0.85 + 0.1 * math.sin(2.4 * row)}
+            for row in range(60)
+        ],
+        [(38, "WARN", "truncated_share", "length_runaway")],
+    ),
+    (
+        "responses that run to the limit and earn less",
+        [
+            {
+                "reward_mean": 0.85 - 0.6 * (row >= 30) + 0.1 * math.sin(2.4 * row),
+                "truncated_share": 0.02 + 0.95 * (row >= 30),
+            }
+            for row in range(60)
+        ],
+        [
+            (38, "WARN", "truncated_share", "length_runaway"),
+            (39, "WARN", "reward_mean", "reward_fall"),
+            (39, "CRITICAL", "truncated_share", "length_runaway"),
+        ],
+    ),
+    (
         "answers that shrink to nothing while each token costs more than it earns",
         [
             {"response_length": max(400.0 * 0.8**row, 1.0), "score_mean": -0.5, "reward_mean": -10.0 * 0.8**row}
@@ -102,7 +151,7 @@ FACTS: list[tuple[str, Rows, list[tuple[int, str, str, str]]]] = [
     (
         "answers that run on, long before their limit, while the reward stays where it was",
         [{"response_length": 100.0 * 1.15**row, "reward_mean": 0.5 + 0.1 * (row % 3)} for row in range(30)],
-        [(25, "CRITICAL", "response_length", "length_runaway")],
+        [(25, "WARN", "response_length", "length_runaway")],
     ),
     (
         "answers that become long as the reward rises",

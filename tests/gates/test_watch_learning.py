@@ -63,6 +63,45 @@ def test_a_run_that_blows_up_within_its_first_rows_is_critical() -> None:
     assert watch([{"loss": value} for value in easy]).verdict == "healthy"
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [1.0, 4.3, 8.8, 13.5, 15.7, 15.0, 18.8, 20.8, 25.6, 29.6],
+        [1.0 * 1.46**row for row in range(10)],
+        [1.1, 0.9, 1.0, 30.0, 31.0, 29.0],
+    ],
+    ids=["at once", "by and by", "after three rows"],
+)
+def test_ten_times_its_first_loss_is_beyond_recovery_however_few_rows_there_are(rows: list[float]) -> None:
+    found = watch([{"loss": value} for value in rows])
+    assert {one[1:] for one in said(found) if one[3] == "loss_rise"} == {("STOP", "loss", "loss_rise")}
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [0.05, 1.0, 0.98, 1.02, 0.99, 1.0, 0.97, 1.01, 0.96, 0.95, 0.94, 0.93],
+        [0.02, 1.4, 0.3, 0.8, 1.1, 0.2, 0.9, 1.3, 0.6, 0.1, 0.7, 1.2],
+    ],
+    ids=["one lucky batch", "small batches"],
+)
+def test_one_low_first_loss_is_no_beginning_to_blow_up_from(rows: list[float]) -> None:
+    assert "STOP" not in {one[1] for one in said(watch([{"loss": value} for value in rows]))}
+
+
+def test_one_noisy_stretch_of_small_batches_is_not_critical() -> None:
+    """DPO: ten rows of larger losses that vary by as much as they rise, and then the run goes on as before."""
+    rng = np.random.default_rng(3)
+    loss = 0.45 + 0.12 * rng.standard_normal(100)
+    loss[:10] = 0.69 - 0.02 * np.arange(10)
+    stretch = [1.1, 0.4, 1.5, 0.5, 1.3, 0.45, 1.2, 0.4, 1.35, 0.6]
+    noisy, lost = loss.copy(), loss.copy()
+    noisy[50:60], lost[50:60] = stretch, np.sort(stretch)[::-1] * 0 + 0.88
+    (steady,) = {one.level.name for one in watch([{"loss": value} for value in noisy]).warnings}
+    assert steady == "WARN"
+    assert "CRITICAL" in {one.level.name for one in watch([{"loss": value} for value in lost]).warnings}
+
+
 def test_single_spikes_and_late_noise_are_no_divergence() -> None:
     rows = sft(3)
     for at in (60, 130, 131, 250):
