@@ -7,7 +7,7 @@ from dataclasses import replace
 from gates.model.policy import Policy
 from gates.model.rules import MetricRule, Scale, Worse
 
-_LIMITS = ("margin", "headroom")
+_LIMITS = ("margin", "headroom", "gain")
 
 
 def anchored(policy: Policy) -> Policy:
@@ -36,4 +36,4 @@ def _widened(rule: MetricRule, times: float) -> MetricRule:
     falls = rule.scale is Scale.LOG and rule.worse is not Worse.HIGHER
     margin = min(0.99, times * rule.margin) if falls else times * rule.margin
     most = None if rule.headroom is None else min(1.0, times * rule.headroom)
-    return replace(rule, margin=margin, headroom=most)
+    return replace(rule, margin=margin, headroom=most, gain=None if rule.gain is None else times * rule.gain)

@@ -13,7 +13,7 @@ from gates.evidence.rewards import parts_of
 from gates.metric_comparison import MetricComparison, compare_metric, evidence_of
 from gates.model.policy import Policy
 from gates.model.records import Run, Version
-from gates.model.rules import MetricRule, Role, Worse
+from gates.model.rules import MetricRule, Role, Scale, Worse
 from gates.model.sides import Side, baseline_side, candidate_side, conditions
 from gates.model.summaries import SUMMARIES
 from gates.model.verdict import Check, CheckOutcome, Evidence, ReasonCode, Standing, check_of, undecided
@@ -200,6 +200,9 @@ def _past_deciding(rule: MetricRule, found: Comparison) -> str:
     return f"runs differ too much for this limit, no number up to {MAX_RUNS} would decide"
 
 
+LESS = 0.999  # of a margin, which a logarithm rounds
+
+
 def _line(rule: MetricRule, evidence: Evidence) -> str:
     """'step time 21.4 ms -> 26.9 ms (+25.7 %, limit +15 %)'."""
     unit, relative = evidence.unit, evidence.relative
@@ -208,5 +211,8 @@ def _line(rule: MetricRule, evidence: Evidence) -> str:
     assert evidence.change is not None
     assert evidence.margin is not None
     within = limit(evidence.margin, relative, unit, both=rule.worse is Worse.BOTH)
+    by_gain = (rule.gain or rule.info.reward) and not rule.own and relative is (rule.scale is Scale.LOG)
+    if by_gain and abs(evidence.margin) < LESS * rule.margin:
+        within += " by what training gained"
     sides = f"{quantity(evidence.baseline, unit)} -> {quantity(evidence.candidate, unit)}"
     return f"{rule.label} {sides} ({change(evidence.change, relative, unit)}, limit {within})"

@@ -13,7 +13,7 @@ from gates.evidence.comparability import incomparable, unread
 from gates.evidence.ends import up_to_shared_end
 from gates.evidence.matching import compare_readings, identity_check, same_code, same_training
 from gates.evidence.plausibility import implausible
-from gates.evidence.readings import VERIFIED, HarmScale, Reading, harm_scale, read
+from gates.evidence.readings import HarmScale, Reading, harm_scale, read
 from gates.evidence.rewards import weighed_alike
 from gates.model.metrics import MEANING
 from gates.model.policy import Policy
@@ -142,9 +142,6 @@ def _compared(
     numbers = (found.design.baseline_runs * (found.design.averaged if found.design.paired else 1), len(right))
     repeated = numbers != (len(left), found.design.candidate_runs)
     notes = (*notes, "runs of one seed count as one") if repeated else notes
-    if rule.info.reward and not rule.own and scale.margin < rule.harm_margin:
-        low, high = VERIFIED
-        notes = (*notes, f"{rule.info.label}: all rewards lie between {low:g} and {high:g}, so the limit is narrower")
     if hidden := crowded(rule, policy.warmup_steps, candidate, baseline):
         notes = (*notes, f"the baseline {hidden}: a step that became dearer may be unseen")
     return MetricComparison(

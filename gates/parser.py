@@ -113,6 +113,8 @@ def check_rule(path: str, rule: MetricRule) -> None:
         )
     if rule.headroom is not None and (rule.worse is not Worse.HIGHER or info.unit != "MiB"):
         raise PolicyError(f"{path}.headroom: found {rule.headroom}; it is for memory that is worse when higher")
+    if rule.gain is not None and info.group == "perf":
+        raise PolicyError(f"{path}.gain: found {rule.gain}; it is for what is learned")
 
 
 def parse_policy(body: Mapping[str, Any]) -> Policy:

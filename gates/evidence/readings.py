@@ -27,13 +27,22 @@ SCORES = 5.0
 LARGEST = 1e300
 """Larger numbers are judged as this one: their sums overflow."""
 _REWARDS = metrics_with("reward")
+EARLY = 0.1  # of a run
+MEASURED_BY = {
+    "eval_loss": ("loss",),
+    "eval_accuracy": ("reward_accuracy",),
+    "eval_margin": ("reward_margin",),
+    "eval_reward": ("reward_mean", "score_mean"),
+}
+"""What a training measures of its own rows as an evaluation does of others."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Reading:
     """A run's number `value`, in the metric's unit. `last_step`: of the run; the series may end earlier. `warmup`: how
     many points of the series are warm-up. `capacity`: what the run's device can hold, in the metric's unit. `rewards`:
-    the lowest and the highest of all rewards that the run recorded, if this is one. `updates`: as in Run."""
+    the lowest and the highest of all rewards that the run recorded, if this is one. `updates`: as in Run. `start`: an
+    evaluation's value before the training, NaN if that is not known."""
 
     run_id: str
     seed: int | None
@@ -45,6 +54,7 @@ class Reading:
     capacity: float = math.inf
     rewards: tuple[float, float] = (-math.inf, math.inf)
     updates: float = math.nan
+    start: float = math.nan
 
     @property
     def in_rollouts(self) -> Reading:
@@ -135,7 +145,18 @@ def _read_one(policy: Policy, rule: MetricRule, run: Run) -> Reading | str:
         capacity=_capacity(run) if rule.info.unit == "MiB" else math.inf,
         rewards=_rewards(rule, run) if rule.info.reward else (-math.inf, math.inf),
         updates=run.updates,
+        start=_start(rule, run, series),
     )
+
+
+def _start(rule: MetricRule, run: Run, series: Series) -> float:
+    """What was measured first, and early: an evaluation, or the same in training, which before its first update is what
+    the loss defines, such as DPO's ln 2."""
+    trained = [run.series[name] for name in MEASURED_BY.get(rule.metric, ()) if name in run.series]
+    known = [one.finite_only() for one in (*([series] if len(series.steps) > 1 else []), *trained)]
+    first = min((one for one in known if len(one.steps)), key=lambda one: int(one.steps[0]), default=None)
+    early = first is not None and first.steps[0] <= max(1.0, EARLY * run.last_step)
+    return float(first.values[0]) if first is not None and early else math.nan
 
 
 def _rewards(rule: MetricRule, run: Run) -> tuple[float, float]:
@@ -204,7 +225,20 @@ def harm_scale(
         share = reached / SCORES
         margin = share * margin
         prior = replace(prior, sd=share * prior.sd) if prior.kind == "shipped" else prior
+    if 0 < (most := _share_of_gain(rule, scale, sign, baseline)) < margin:
+        prior = replace(prior, sd=prior.sd * most / margin) if prior.kind == "shipped" else prior
+        margin = most
     return HarmScale(scale=scale, sign=sign, margin=margin, prior=prior)
+
+
+def _share_of_gain(rule: MetricRule, scale: Scale, sign: float, baseline: Sequence[Reading]) -> float:
+    """The rule's share of what the baseline gained by its training, in harm units; infinite where that is not known, 0
+    or less where nothing was gained, which is for other checks to say."""
+    gained = math.fsum(sign * (reading.start - reading.value) for reading in baseline) / len(baseline)
+    if rule.gain is None or not (math.isfinite(gained) and all(reading.to_the_end for reading in baseline)):
+        return math.inf
+    level, lost = math.fsum(reading.value for reading in baseline) / len(baseline), rule.gain * gained
+    return lost if scale is Scale.IDENTITY else sign * math.log1p(max(sign * lost / level, -0.99))
 
 
 def _reached(baseline: Sequence[Reading]) -> float:

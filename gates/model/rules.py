@@ -50,7 +50,8 @@ class MetricRule:
 
     `margin` is the largest worsening that is tolerated: a fraction on the log scale (0.15 = 15 % worse),
     in the metric's unit on the identity scale. `prior` is the expected spread between runs, on the same scale.
-    `headroom`: memory may grow by no more than this share of what the baseline leaves free on the device. `weight`: the
+    `headroom`: memory may grow by no more than this share of what the baseline leaves free on the device. `gain`: no
+    more than this share of what the baseline gained by training may be lost. `weight`: the
     rule's share of the level of BLOCK, relative to the other metrics that decide. `own`: the description of a metric
     that is not in our table.
     """
@@ -66,6 +67,7 @@ class MetricRule:
     must_have: Annotated[bool, flag]
     headroom: Annotated[float | None, optional(number(0, 1, above=True))]
     weight: Annotated[float, number(0, above=True)] = 1.0
+    gain: Annotated[float | None, optional(number(0, above=True))] = None
     own: Metric | None = None
 
     @property

@@ -567,3 +567,22 @@ def test_a_gain_beyond_the_limit_without_any_change_is_too_good_to_pass(save: Sa
         assert (code, verdict["reason_code"]) == (0, "pass"), name
     code, verdict = judged(baseline, files("f", 30, 0.63, told))
     assert (code, check(verdict, "eval_loss")["outcome"]) == (1, "BLOCK")
+
+
+@pytest.mark.parametrize(("policy", "code"), [("files", 3), ("nightly", 1)])
+def test_a_loss_of_a_third_of_what_dpo_learns_does_not_pass(save: Save, policy: str, code: int) -> None:
+    """Its loss begins at ln 2, so that 6 % of where it ends is a quarter of what was gained."""
+
+    def files(name: str, first: int, level: float) -> list[Path]:
+        noise = np.random.default_rng(first).normal(0, 0.004, 3)
+        columns = [{**rows(first + i), "loss": np.linspace(np.log(2), 0.5, STEPS)} for i in range(3)]
+        beside = [
+            {"seed": first + i, "eval_loss": level * (1 + noise[i]), "workload": {"algo": "dpo"}} for i in range(3)
+        ]
+        return [save(f"{name}{i}.csv", columns[i], beside[i]) for i in range(3)]
+
+    found, verdict = judged(files("a", 0, 0.542), files("b", 10, 0.579), policy)
+    assert found == code
+    assert check(verdict, "eval_loss")["outcome"] == ("BLOCK" if code == 1 else "INCONCLUSIVE")
+    if policy == "files":
+        assert "limit +6.9 % by what training gained" in check(verdict, "eval_loss")["reason"]

@@ -10,6 +10,7 @@ from verdicts import check
 
 from canary_mlflow.policies import load_policy
 from gates import CheckOutcome, Outcome, ReasonCode, Role, Version, judge
+from gates.anchoring import anchored
 
 
 def answer(verdict):
@@ -84,7 +85,7 @@ def test_ppo_is_judged_by_iterations_and_reward(smoke, make_run):
     worse = judge(smoke, version("a"), version("bb", reward=1.0))
     assert answer(worse) == (Outcome.BLOCK, ReasonCode.REGRESSION)
     assert check(worse, "eval_reward").evidence.change == pytest.approx(-3.0)
-    assert check(worse, "eval_reward").evidence.margin == pytest.approx(-1.0)
+    assert check(worse, "eval_reward").evidence.margin == pytest.approx(-0.75), "a quarter of 1 → 4"
 
 
 # --- why neither
@@ -435,8 +436,8 @@ def test_tails_and_drifts_of_short_runs_are_advice(make_version, steps, role):
 
 def test_two_open_metrics_together_take_more_runs_than_either(perf, make_version):
     """Each with 4 chances of 5 would leave one of them open in a third of all cases."""
-    both = {"factor": {"step_time": 1.06, "eval_loss": 1.04}}
-    verdict = judge(perf, make_version("a", 2), make_version("b", 2, **both))
+    both, unlearned = {"factor": {"step_time": 1.06, "eval_loss": 1.04}}, {"series_": {"loss": None}}
+    verdict = judge(perf, make_version("a", 2, **unlearned), make_version("b", 2, **both, **unlearned))
     open_ones = [item for item in verdict.checks if item.outcome is CheckOutcome.INCONCLUSIVE]
     assert {item.metric for item in open_ones} >= {"step_time", "eval_loss"}
     assert verdict.more_runs > max(item.more_runs for item in open_ones)
@@ -470,3 +471,39 @@ def test_what_is_not_a_number_is_named_before_the_end_that_it_brought(smoke, mak
     assert dear.reason.startswith("Evaluation loss ")
     assert dear.reason.endswith("; also step_time, run_time.")
     assert [one.metric for one in dear.checks[:3]] == ["eval_loss", "step_time", "run_time"]
+
+
+LN2 = float(np.log(2))
+FROM = {"loss": np.linspace(LN2, 0.5, 100)}
+
+
+@pytest.mark.parametrize(
+    ("algo", "before", "now", "margin"),
+    [
+        ("dpo", {"eval_loss": [0.54], **FROM}, {"eval_loss": [0.60], **FROM}, 0.25 * (LN2 - 0.54) / 0.54),
+        ("dpo", {"eval_loss": [0.54], "loss": None}, {"eval_loss": [0.57], "loss": None}, 0.1),
+        (
+            "sft",
+            {"eval_loss": np.linspace(5.0, 4.5, 100), "loss": None},
+            {"eval_loss": np.linspace(5.0, 4.8, 100), "loss": None},
+            0.25 * 0.5 / 4.5,
+        ),
+        (
+            "sft",
+            {"eval_loss": np.linspace(9.0, 2.0, 100), "loss": None},
+            {"eval_loss": np.linspace(9.0, 2.02, 100), "loss": None},
+            0.1,
+        ),
+        ("sft", {"eval_loss": [2.0], "loss": [1.9] * 100}, {"eval_loss": [2.02], "loss": [1.9] * 100}, 0.1),
+        ("ppo", {"eval_reward": [3.0], "score_mean": [1.0] * 100}, {"eval_reward": [2.0]}, -0.5),
+    ],
+)
+def test_a_limit_is_at_most_a_quarter_of_what_training_gained(smoke, make_version, algo, before, now, margin):
+    """From the first evaluation, else from what the training measured before its first update, such as DPO's ln 2."""
+    named = (("a", before), ("b", now))
+    sides = [make_version(name, series_=values, workload={"algo": algo}) for name, values in named]
+    found = check(judge(smoke, *sides), "eval_reward" if algo == "ppo" else "eval_loss")
+    assert found.evidence.margin == pytest.approx(margin)
+    narrower = abs(margin) != 0.1
+    assert (found.outcome, "by what training gained" in found.reason) == ("BLOCK" if narrower else "PASS", narrower)
+    assert check(judge(anchored(smoke), *sides), found.metric).evidence.margin == pytest.approx(2 * margin)

@@ -54,8 +54,9 @@ def test_stored_and_fresh_runs_of_a_seed_stand_as_their_mean_against_the_candida
     assert (found.paired, found.baseline_runs, found.candidate_runs) == (True, 10, 5)
     assert not any("count as one" in note for note in verdict.notes), "each has its part in the mean"
     assert np.log1p(found.change) == pytest.approx(apart.mean())
-    # Differences vary 1 + 1/2 times as much as runs; the prior of 0.015 counts as 4 beside their 4 degrees of freedom.
-    spread = np.sqrt((np.sum((apart - apart.mean()) ** 2) / 1.5 + 4 * 0.015**2) / 8)
+    # Differences vary 1 + 1/2 times as much as runs; the prior counts as 4 beside their 4 degrees of freedom.
+    spread = np.sqrt((np.sum((apart - apart.mean()) ** 2) / 1.5 + 4 * found.prior_sd**2) / 8)
+    assert found.prior_sd == pytest.approx(0.015 * np.log1p(found.margin) / np.log1p(0.1)), "a narrower limit, by gain"
     assert found.spread == pytest.approx(spread)
 
 
@@ -104,7 +105,7 @@ def test_runs_of_one_seed_count_once_for_what_follows_the_seed(smoke, make_run):
 
 def test_identity_in_most_of_the_seeds_is_enough(smoke, made):
     stored = made("a", {0: 0.5, 1: 0.55})
-    found = check(judge(smoke, version(*stored), version(*made("b", {0: 0.5, 1: 0.55, 2: 0.6}))), "eval_loss")
+    found = check(judge(smoke, version(*stored), version(*made("b", {0: 0.5, 1: 0.55, 2: 0.58}))), "eval_loss")
     assert (found.outcome, found.evidence.identical) == (Outcome.PASS, True)
     assert "bit-identical in both sides' 2 seeds" in found.reason
     assert found.evidence.baseline == found.evidence.candidate == pytest.approx(0.525), "the mean of what is shared"

@@ -70,6 +70,7 @@ BAD = [
     ("rules.step_time.prior", 1e-170, "rules.step_time.prior: found 1e-170; expected a number of at least 1e-12"),
     ("rules.step_time.must_have", "yes", "expected true or false"),
     ("rules.step_time.headroom", 0.5, "it is for memory"),
+    ("rules.step_time.gain", 0.5, "it is for what is learned"),
     ("rules.step_time", None, "rules.step_time: found None; expected a mapping"),
     ("rules", ["step_time"], "rules: found ['step_time']; expected a mapping"),
     ("hard.nonfinite", 0, "hard.nonfinite: found 0; expected true or false"),
@@ -145,7 +146,9 @@ def test_every_missing_key_is_named(plain):
 
 
 def test_a_shipped_rule_states_its_margin_and_has_the_rest_from_the_table(plain, smoke):
-    plain["rules"] = {rule.name: {"margin": rule.margin, "role": rule.role.value} for rule in smoke.rules}
+    plain["rules"] = {
+        rule.name: {"margin": rule.margin, "role": rule.role.value, "gain": rule.gain} for rule in smoke.rules
+    }
     assert parse_policy(plain) == smoke
     plain["rules"]["step_time"]["prior"] = 0.05
     assert parse_policy(plain).rules[0].prior == 0.05
@@ -241,6 +244,7 @@ KEYS = [
     (STEP + "prior", 0.5, {"factor": {"step_time": 1.4}}),
     (STEP + "must_have", False, {"series_": {"step_time": None}, "both": True}),
     ("rules.peak_memory.headroom", 0.01, {"factor": {"peak_memory": 1.1}, "environment": {"gpu_memory": "2000"}}),
+    ("rules.eval_loss.gain", None, {"factor": {"eval_loss": 1.085}}),
     (STEP + "weight", 1e-9, {"factor": {"step_time": 1.4}}),
     ("overlays.cpu.when", {"backend": "cuda"}, {"factor": {"step_time": 1.4}}),
     ("overlays.reinforcement.rules.loss.role", "gate", {"workload": {"algo": "ppo"}, "both": True}),
@@ -283,7 +287,10 @@ def test_no_key_is_forgotten_above(plain):
         "refuse_code",
         "overlays",
     }  # what the judge itself does not read
-    assert {f"rules.step_time.{key}" for key in plain["rules"]["step_time"]} - tested == {STEP + "headroom"}
+    assert {f"rules.step_time.{key}" for key in plain["rules"]["step_time"]} - tested == {
+        STEP + "headroom",
+        STEP + "gain",
+    }
     assert set(every_key(plain)) - {path for path in every_key(plain) if path.startswith(("rules.", "overlays."))} <= (
         tested | told_apart_elsewhere
     )
