@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -232,6 +233,24 @@ def late_files(scene: Scene) -> Any:
     run_id = next(one for one in scene.recorded.children(scene.good_session) if one != scene.good_run)
     scene.recorded.weights(run_id, safetensors(weight=np.full(4, 7, np.float32)))
     return judged_with(scene, source(scene, run_id)[0], run_id)
+
+
+def untrained(scene: Scene, recorded: bool) -> Any:
+    """A folder of other weights for a good session, whose runs recorded what they trained, or did not."""
+    runs, client = scene.recorded, scene.recorded.client
+    session_id = runs.session(runs=2)
+    values = {"count": 4, "dtype": "float32", "values": [1.0] * 4, "norm": 2.0}
+    for run_id in runs.children(session_id) if recorded else ():
+        client.log_text(run_id, json.dumps({"tensors": {"weight": values}}), "trained.json")
+    runs.weights(session_id, safetensors(weight=np.full(4, 7, np.float32)))
+    claim = {"recorded": {}, "repeated": {"answer": 0.0}, "different": []}  # which nobody can look up
+    try:
+        version = register_version(client, "m", session_id, session_id, evaluation=claim if recorded else None)
+    except CanaryError as error:
+        raise Refused(None, str(error)) from error
+    if (word := scene.verdict("m", version)) != "PASS":
+        raise Refused(None, f"{word}: its weights were not compared")
+    return word
 
 
 def named_by_an_editor(scene: Scene) -> Any:
@@ -573,6 +592,14 @@ def other_attacks() -> Iterator[Attack]:
     yield Attack(
         "Python client", "a logged model of other files that names a good run as its source", logged_later, told=True
     )
+    yield Attack(
+        "Python client", "another folder than a session trained", lambda scene: untrained(scene, recorded=True),
+        told=True,
+    )  # fmt: skip
+    yield Attack(
+        "Python client", "a folder for a session that recorded nothing of what it trained",
+        lambda scene: untrained(scene, recorded=False), told=True,
+    )  # fmt: skip
     yield Attack("GraphQL", "a mutation that sets the alias", graphql, where=SERVERS)
     yield Attack("GraphQL", "every mutation there is", mutations, NOTHING, SERVERS)
     yield Attack(

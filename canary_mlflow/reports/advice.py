@@ -99,6 +99,9 @@ def held_back(decision: Decision) -> str:
     if hold := decision.hold(HeldBy.SHORT):
         again = f"{longer(decision, 'train longer')}, or choose it all the same: {bless_command(decision)}"
         return f"{stays} Version {number} is not promoted: {hold.reason}. {again}"
+    if hold := decision.hold(HeldBy.UNCHECKED):
+        again = "gate it where torch and its base model are, or choose it all the same"
+        return f"{stays} Version {number} is not promoted: {hold.reason}. To go on, {again}: {bless_command(decision)}"
     code = None if decision.verdict.outcome is Outcome.BLOCK else decision.hold(HeldBy.CODE)
     if not decision.holds or not (decision.good or short or code):
         return ""

@@ -35,6 +35,7 @@ class HeldBy(StrEnum):
     ASKED = "asked"  # only a verdict was asked for
     RUNS = "too-few-runs"  # fewer than a champion must have
     CODE = "code-in-files"  # what loading it can run, where the policy refuses that
+    UNCHECKED = "unchecked"  # nobody knows that its weights are what its session trained
     SHORT = "too-short"  # a first one whose runs no later ones could be judged against
 
 
@@ -122,9 +123,12 @@ class Decision:
         return 0 if self.bootstrapped else EXIT_CODES[self.verdict.outcome]
 
 
+BARRING = (HeldBy.LOAD, HeldBy.RUNS, HeldBy.SHORT, HeldBy.CODE, HeldBy.UNCHECKED)
+
+
 def barred(holds: tuple[Hold, ...]) -> bool:
     """Whether these holds bar promotion until there is another verdict."""
-    return any(hold.by in (HeldBy.LOAD, HeldBy.RUNS, HeldBy.SHORT, HeldBy.CODE) for hold in holds)
+    return any(hold.by in BARRING for hold in holds)
 
 
 def decision_to_dict(decision: Decision) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from canary_mlflow.tracking.describing.exceptions import raised
 from canary_mlflow.tracking.describing.failures import classify
 from canary_mlflow.tracking.describing.learning import learned
 from canary_mlflow.tracking.describing.schema import as_number, name_of
+from canary_mlflow.tracking.describing.trained import FILE as TRAINED
 from canary_mlflow.tracking.ending import Findings, Target, end_tags, shortfall, summary
 from canary_mlflow.tracking.observers import Ending, Observer, RunningObservers
 from canary_mlflow.tracking.probes import Probe, Row, Setting
@@ -69,6 +70,7 @@ class Journal:
         self._evaluates = False  # whether some of these are an evaluation's
         self._finiteness: Any = probes.get("finiteness")
         self._parameters: Any = probes.get("parameters")
+        self._trained: Any = probes.get("trained")
 
     def begin(self, setting: Setting) -> None:
         """Training begins. Raises BlindProbe."""
@@ -182,6 +184,8 @@ class Journal:
         recorder.add(Text(name="metrics.json", content=json.dumps(content, indent=2, allow_nan=False)))
         if self.samples is not None and (texts := self.samples.text()):
             recorder.add(Text(name=FILE, content=texts))
+        if self._trained is not None and self._trained.text:
+            recorder.add(Text(name=TRAINED, content=self._trained.text))
         recorder.add(Tags(tags=tags))
         if not ending.completed or self.target.owned:
             status = "FINISHED" if ending.completed else "FAILED"

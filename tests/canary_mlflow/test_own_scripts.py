@@ -74,12 +74,15 @@ def said(*words: str, code: int = 0) -> Result:
     return result
 
 
-def trained(place: Path, seeds: int = 3, **own: Any) -> str:
-    """A session of one script, and its id."""
+def trained(place: Path, seeds: int = 3, save: Path | None = None, **own: Any) -> str:
+    """A session of one script, and its id. `save`: where the last model goes."""
     with session("mine") as opened:
         for seed in range(seeds):
             usual = {"seed": seed, "max_steps": 40}
-            trainer("", place / str(seed), [CanaryCallback()], **usual | own).train()
+            made = trainer("", place / str(seed), [CanaryCallback()], **usual | own)
+            made.train()
+    if save is not None:
+        save_file({"w": made.model.w.detach().numpy()}, save / "model.safetensors")
     return opened.session_id
 
 
@@ -100,14 +103,14 @@ base: files
 
 def test_a_session_is_registered_and_judged(store: str, tmp_path: Path, weights: Path, capfd: Any) -> None:
     (tmp_path / "learning.yaml").write_text(LEARNING)
-    first = trained(tmp_path / "out")
+    first = trained(tmp_path / "out", save=weights)
     assert VARIABLE not in os.environ
     assert (
         f"session {first} is in {store}: 3 runs; canary register {first} [--weights FOLDER]" in capfd.readouterr().err
     )
     assert said("register", first, "--weights", str(weights)).stdout == "1\n"
     assert "mine version 1" in said("gate", "mine", "1").stdout  # by the session's policy: nobody named one
-    second, third = trained(tmp_path / "out"), trained(tmp_path / "out", learning_rate=30.0)
+    second, third = trained(tmp_path / "out"), trained(tmp_path / "out", learning_rate=30.0, save=weights)
     assert said("register", second, "mine").stdout == "2\n"
     assert said("gate", "mine", "2", "--policy", "learning.yaml").stdout.startswith("PASS  mine version 2 against")
     assert "(before: version 1). It is evidence only: there are no weights" in said("report", "mine/2").stdout

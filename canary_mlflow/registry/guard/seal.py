@@ -17,11 +17,13 @@ from canary_mlflow.registry.guard import weights as weight_files
 from canary_mlflow.registry.guard.binding import Binding, digest_of_all, file_digests, files_at
 from canary_mlflow.registry.guard.loading_code import code_in
 from canary_mlflow.registry.guard.origin import is_within
+from canary_mlflow.registry.guard.trained import Compared, Record, compare, records_of
 from canary_mlflow.registry.guard_client import guard_of, record, software
 from canary_mlflow.registry.judging.records import session_of
 from canary_mlflow.registry.policies.in_force import tier_of_run
 from canary_mlflow.registry.remote import ask, is_guarded_server
-from canary_mlflow.registry.versions import WEIGHTS_TAG, Weights, find_version
+from canary_mlflow.registry.versions import WEIGHTS_TAG, Weights, find_version, is_evidence_only
+from canary_mlflow.tracking.stores.session import child_runs
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -31,17 +33,23 @@ if TYPE_CHECKING:
 
 SEAL_TAG = "canary.seal"  # the digest of all files; without a ledger, the only part of a seal
 EVIDENCE_ONLY = "evidence only: no weights to load"
+CHECKED_TAG = "canary.weights_checked"  # what a version says of `checked_by`; without a ledger, all that does
+UNCHECKED = "not checked: "
+NO_CHECK = "it was registered before folders were compared with what their session trained"
+TRAINED = "expected the weights that a run of the session ended with"
 REGISTER = "register the weights as a new version (canary register SESSION MODEL --weights PATH)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
     """A version's files as they are now. `fault`: what keeps their weights from being loaded, in words, or "".
-    `code`: what loading them, or resuming from them, can run."""
+    `code`: what loading them, or resuming from them, can run. `trained`: what they are beside what the session's runs
+    ended with, if they were compared."""
 
     digests: Mapping[str, str]
     fault: str
     code: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    trained: Compared | None = None
 
     @property
     def artifact(self) -> str:
@@ -70,7 +78,8 @@ def seal_version(
     """Record what a new version consists of. Files that nobody could load are recorded as such.
 
     `evaluation`: what the run found when it evaluated its saved weights (`recorded`, `repeated`, `different`, or
-    `failure`). Raises UsageError for a version that is already sealed, StoreError if its files cannot be read.
+    `failure`). Raises UsageError for a version that is already sealed, or whose files its session did not train;
+    StoreError if its files cannot be read.
     """
     if is_guarded_server(client):
         body = {"model": model, "version": version, "weights": str(weights), "evaluation": evaluation}
@@ -83,16 +92,48 @@ def seal_version(
             f"version {found.version} of {model!r}: sealed already, in row {row.seq} of the ledger; expected a version "
             "without a seal; register the files as a new version"
         )
-    files = read_files(client, found)
+    files = read_files(client, found, trained_in(client, guard, str(found.run_id)) if is_given(found) else None)
     if guard is not None:
         refuse_other_weights(guard, found, files)
     tags = {WEIGHTS_TAG: str(weights), SEAL_TAG: files.artifact}
+    if files.trained is not None and weights is Weights.FILES:
+        if files.trained.fault:
+            raise UsageError(f"version {found.version} of {found.name!r}: {files.trained.fault}; {TRAINED}; {REGISTER}")
+        tags[CHECKED_TAG] = checked_by(files.trained, evaluation)
     if guard is None:
         for key, value in tags.items():
             client.set_model_version_tag(model, found.version, key, value)
         return
     tier = tier_of_run(client, found.run_id)
     record(guard, order_of(found, files, weights, evaluation, tags, actor or current_actor(), tier))
+
+
+def is_given(found: ModelVersion) -> bool:
+    """Whether a version's files are its session's own: a folder that somebody gave, and no run's."""
+    return bool(found.run_id) and session_of(found) == found.run_id
+
+
+def trained_in(client: MlflowClient, guard: GuardedStore | None, session_id: str) -> dict[str, Record]:
+    """Run id → what it ended with, of a session's runs, as the ledger knows it."""
+    rows = () if guard is None else guard.session_rows(session_id)
+    return records_of(child_runs(client, session_id), client.tracking_uri, rows)
+
+
+def checked_by(trained: Compared, evaluation: Mapping[str, Any] | None) -> str:
+    """By what a folder is known to be what its session trained: its tensors, which whoever seals it compares, or the
+    model's answer, by the word of who registers it."""
+    if trained.run:
+        return f"the tensors of run {trained.run}"
+    return "the model's answer" if evaluation else f"{UNCHECKED}{trained.unknown}"
+
+
+def unchecked(guard: GuardedStore | None, found: ModelVersion) -> str:
+    """Why nobody knows that the folder given for a version is what its session trained; '' if somebody does."""
+    if not is_given(found) or is_evidence_only(found):
+        return ""
+    tag: str = (found.tags or {}).get(CHECKED_TAG, "")
+    said = tag if guard is None else str((sealed_facts(guard, found) or {}).get("checked", ""))
+    return "" if said and not said.startswith(UNCHECKED) else said.removeprefix(UNCHECKED) or NO_CHECK
 
 
 def refuse_other_weights(guard: GuardedStore, found: ModelVersion, files: Files) -> None:
@@ -195,6 +236,7 @@ def order_of(
             "fault": files.fault,
             "code": dict(files.code),
             "evaluation": None if evaluation is None else dict(evaluation),
+            "checked": tags.get(CHECKED_TAG, ""),
             "session": session_of(found),
             "run": found.run_id,
             "tier": tier,
@@ -253,18 +295,19 @@ def seal_of(rows: Iterable[Row], found: ModelVersion) -> Row | None:
     return next((row for row in rows if row.kind == Kind.SEAL and (row.version, row.version_created) == about), None)
 
 
-def read_files(client: MlflowClient, found: ModelVersion) -> Files:
+def read_files(client: MlflowClient, found: ModelVersion, records: Mapping[str, Record] | None = None) -> Files:
     """Every file of a version, read whole. Weights are read only once, so that the digest is of the bytes that were
-    checked, even if somebody writes meanwhile. Raises StoreError."""
+    checked, even if somebody writes meanwhile. `records`: what to compare them with. Raises StoreError."""
     address = client.get_model_version_download_uri(found.name, found.version)
     with files_at(address, store=client.tracking_uri) as place:
         checked: dict[str, str] = {}
         fault = weight_files.fault_of(place, checked)
         digests = file_digests(place, checked)
         code = code_in(place, digests)
+        trained = None if records is None else compare(place, records)
     late = sorted(name for name in digests if weight_files.is_weights(name) and name not in checked)
     fault = fault or (f"{late[0]}: it came while others were read" if late else "")
-    return Files(digests=digests, fault=fault, code=code)
+    return Files(digests=digests, fault=fault, code=code, trained=trained)
 
 
 def changed_files(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

@@ -11,7 +11,7 @@ from canary_mlflow.registry.acts.accepting import accepted_in
 from canary_mlflow.registry.evidence import is_own_script, warnings_of
 from canary_mlflow.registry.guard.binding import bind
 from canary_mlflow.registry.guard.origin import refuse_foreign_evidence
-from canary_mlflow.registry.guard.seal import EVIDENCE_ONLY, require_seal
+from canary_mlflow.registry.guard.seal import EVIDENCE_ONLY, require_seal, unchecked
 from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.judging.anchor import against_anchor, read_anchor
 from canary_mlflow.registry.judging.eligibility import could_begin, holds_of, only_looked_at
@@ -24,13 +24,15 @@ from canary_mlflow.registry.policies.used import changed_since, overruled, used
 from canary_mlflow.registry.pruning.pruned import refuse_pruned
 from canary_mlflow.registry.sessions.evidence import Read, refuse_changed_evidence
 from canary_mlflow.registry.sessions.orders import counted
+from canary_mlflow.registry.sessions.registering import checked_now
 from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version, is_evidence_only
 from canary_mlflow.reports.advice import version_page
-from canary_mlflow.reports.decision import Decision, barred
+from canary_mlflow.reports.decision import Decision, HeldBy, Hold, barred
 from canary_mlflow.tracking.stores.places import without_password
 from canary_mlflow.tracking.stores.session import minutes_of_runs
 from gates.judge import judge
-from gates.model.verdict import Outcome
+from gates.model.verdict import Outcome, ReasonCode, open_check
+from gates.model.wording import sentence_case
 from gates.top_up import champion_runs
 
 if TYPE_CHECKING:
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     from gates.model.policy import Policy
     from gates.model.records import Version
     from gates.model.verdict import Verdict
+
+NOT_COMPARED = "its weights were not compared with what its session trained"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +173,17 @@ def judge_case(client: MlflowClient, case: Case, options: Options) -> tuple[Verd
     return verdict, pinned, look
 
 
+def left_open(verdict: Verdict, reason: str) -> Verdict:
+    """A verdict on runs whose weights may be others'; one that is open anyway stays as it is."""
+    if verdict.outcome is not Outcome.PASS:
+        return verdict
+    check = open_check("weights", reason, ReasonCode.MISSING_DATA)
+    return replace(
+        verdict, outcome=Outcome.INCONCLUSIVE, reason_code=ReasonCode.MISSING_DATA, reason=f"{reason}.",
+        checks=(*verdict.checks, check),
+    )  # fmt: skip
+
+
 def decision_on(client: MlflowClient, case: Case, verdict: Verdict, options: Options) -> Decision:
     """What should follow from the verdict, and everything that reports show of it."""
     found = case.found
@@ -176,6 +191,13 @@ def decision_on(client: MlflowClient, case: Case, verdict: Verdict, options: Opt
     missing = champion_note(client, case.past.rows, str(found.name), case.before)
     verdict = replace(verdict, notes=(*verdict.notes, *notes, *([missing] if missing else [])))
     holds = holds_of(case.policy, found, case.baseline, case.candidate, verdict, options.promote, code)
+    good = verdict.outcome is Outcome.PASS or could_begin(case.policy, verdict)
+    why = unchecked(case.guard, found) if good else ""
+    if why and not options.server:  # a server loads no models of others
+        why = checked_now(client, case.guard, found)
+    if why:
+        holds = (*holds, Hold(by=HeldBy.UNCHECKED, reason=f"{NOT_COMPARED}: {why}"))
+        verdict = left_open(verdict, f"{sentence_case(NOT_COMPARED)}: {why}")
     if evidence_only := is_evidence_only(found):
         verdict = replace(verdict, notes=(*verdict.notes, EVIDENCE_ONLY))
     return Decision(

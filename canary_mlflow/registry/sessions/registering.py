@@ -5,15 +5,22 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.module_runner import module_command
 from canary_mlflow.registry.evidence import refuse_profile
+from canary_mlflow.registry.guard.binding import files_at
+from canary_mlflow.registry.guard.seal import trained_in
+from canary_mlflow.registry.guard.trained import Record, compare
+from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.sessions.new_version import register_version
 from canary_mlflow.registry.sessions.own import broken_off, check_name
 from canary_mlflow.registry.versions import SESSION_TAG, Weights, quoted
+from canary_mlflow.shown import visible
 from canary_mlflow.tracking.delivery.uploading import upload
 from canary_mlflow.tracking.describing.fact_tags import facts_in
 from canary_mlflow.tracking.reading.numbers import count
@@ -22,6 +29,9 @@ from canary_mlflow.tracking.stores.session import active_run, child_runs
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
+    from mlflow.entities.model_registry import ModelVersion
+
+    from canary_mlflow.registry.guard.store import GuardedStore
 
 
 def register_session(client: MlflowClient, session_id: str, model: str | None, weights: Path | None) -> tuple[str, str]:
@@ -39,13 +49,35 @@ def register_session(client: MlflowClient, session_id: str, model: str | None, w
         raise UsageError(f"session {session_id}: it names no model; expected the name of one; add it to the command")
     check_name(name)
     refuse_unready(client, session)
+    evaluation = None
     if weights is not None:
         check_weights(weights, session_id)
-        refuse_unloadable(weights, session_id, tokens_of(client, session_id))
+        evaluation, _ = evaluate(client, session_id, weights, trained_in(client, guard_of(client), session_id))
         upload(client, session_id, weights, "model")
     # The session is the source run, as it is not known from which of its runs the weights come.
     kept = Weights.NONE if weights is None else Weights.FILES
-    return name, register_version(client, name, session_id, session_id, weights=kept)
+    return name, register_version(client, name, session_id, session_id, weights=kept, evaluation=evaluation)
+
+
+def evaluate(
+    client: MlflowClient, session_id: str, folder: Path, records: Mapping[str, Record]
+) -> tuple[Mapping[str, Any] | None, str]:
+    """Compare a folder with what the runs of its session ended with: (by how much its model's answer differs, "") if
+    it could be asked, else (None, why not). Raises UsageError for another's weights, and for those that cannot be
+    loaded."""
+    compared = compare(folder, records)
+    told = {compared.run: records[compared.run]} if compared.run else records
+    said = {"fault": compared.fault} if compared.fault else asked(folder, told, tokens_of(client, session_id))
+    if fault := said.get("fault"):
+        fault += f"; {compared.unknown}" if compared.unknown else ""
+        raise UsageError(
+            f"weights {folder.absolute()}: {fault}; expected the folder that trainer.save_model() wrote; the session "
+            f"is kept: canary register {session_id} --weights FOLDER"
+        )
+    if "difference" not in said:
+        return None, compared.unknown or str(said.get("unknown", ""))
+    of = {"answer": said["difference"]}
+    return {"recorded": {"answer": 0.0}, "repeated": of, "different": [], "tolerance": said["tolerance"]}, ""
 
 
 def refuse_unready(client: MlflowClient, session: Run) -> None:
@@ -91,19 +123,31 @@ def tokens_of(client: MlflowClient, session_id: str) -> int:
     return count(sizes.pop()) if len(sizes) == 1 else 0
 
 
-def refuse_unloadable(folder: Path, session_id: str, tokens: int) -> None:
-    """Raise UsageError if Transformers cannot load what is in the folder. Tried in a separate process, which loads
-    torch; where there is no torch, it is not tried. `tokens`: the size of the tokenizer to expect, 0 for none."""
+def checked_now(client: MlflowClient, guard: GuardedStore | None, found: ModelVersion) -> str:
+    """Compare the folder of a version that was registered where this could not be done; why it cannot be here either,
+    or ''. Raises UsageError as `evaluate` does."""
+    session_id = str(found.run_id)
+    address = client.get_model_version_download_uri(found.name, found.version)
+    with files_at(address, store=client.tracking_uri) as place:
+        evaluation, why = evaluate(client, session_id, place, trained_in(client, guard, session_id))
+    return "" if evaluation else why
+
+
+def asked(folder: Path, records: Mapping[str, Record], tokens: int) -> Mapping[str, Any]:
+    """What Transformers finds of the folder: `fault`, `unknown`, or `difference` and `tolerance` of the model's answer.
+    Found in a separate process, which loads torch. `tokens`: the size of the tokenizer to expect, 0 for none."""
     config = folder / "config.json"
-    if not tokens and not (config.is_file() and b'"architectures"' in config.read_bytes()):
-        return
-    words = [*module_command("training.check_weights"), str(folder), "--tokens", str(tokens)]
-    offline = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(words, env=offline, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if not records and not tokens and not (config.is_file() and b'"architectures"' in config.read_bytes()):
+        return {}
+    with tempfile.TemporaryDirectory(prefix="canary-records-") as place:
+        file = Path(place) / "records.json"
+        file.write_text(json.dumps(records), encoding="utf-8")
+        words = [*module_command("training.check_weights"), str(folder), "--tokens", str(tokens)]
+        words += ["--records", str(file)] if records else []
+        offline = {**os.environ, "HF_HUB_OFFLINE": "1"}
+        done = subprocess.run(words, env=offline, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
-        return
-    if said := json.loads(done.stdout.splitlines()[-1]):
-        raise UsageError(
-            f"weights {folder.absolute()}: {said}; expected the folder that trainer.save_model() wrote; the session is "
-            f"kept: canary register {session_id} --weights FOLDER"
-        )
+        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        return {"unknown": f"it cannot be loaded here ({visible(said)})"}
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found

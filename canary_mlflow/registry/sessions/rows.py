@@ -27,6 +27,7 @@ from canary_mlflow.registry.guard.binding import (
     run_digests,
 )
 from canary_mlflow.registry.guard.origin import SOURCE_TAG
+from canary_mlflow.registry.guard.trained import recorded
 from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.remote import ask, is_guarded_server
 from canary_mlflow.registry.versions import SESSION_TAG, quoted
@@ -130,6 +131,7 @@ def record(client: MlflowClient, guard: GuardedStore, session_id: str, model: st
     facts |= {"code": digest(recipe(read_found(client, made))), "commit": _commit(made)}
     places = places_of(unnamed)
     facts |= {"weights": dict(weights_of(unnamed)), "places": places, "there": dict(files_in(client, places))}
+    facts |= {"trained": {run.info.run_id: one for run in unnamed for one, _ in recorded(run)}}
     return append(guard, session_id, model, Word.ADDED if over else Word.ENDED, facts)
 
 

@@ -100,11 +100,13 @@ def loss_diverged(losses: Sequence[float]) -> bool:
 
 
 def jsonable(value: Any) -> Any:
-    """The same value with every non-finite number as None."""
+    """The same value with every non-finite number as None, and sets in order."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(str, value))
     if isinstance(value, (list, tuple)):
         return [jsonable(item) for item in value]
     return value if value is None or isinstance(value, (bool, int, str)) else str(value)

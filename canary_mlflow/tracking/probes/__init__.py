@@ -118,6 +118,7 @@ def standard_probes() -> dict[str, Probe]:
     from canary_mlflow.tracking.probes.phases import Phases
     from canary_mlflow.tracking.probes.sentinel import Sentinel
     from canary_mlflow.tracking.probes.tokens import Tokens
+    from canary_mlflow.tracking.probes.trained import Trained
 
     clock = Clock()  # first: what other probes do after a step is not the step's time
     parameters = Parameters()
@@ -138,5 +139,6 @@ def standard_probes() -> dict[str, Probe]:
         LayerDrift(parameters),
         ExactFacts(),
         Labels(),
+        Trained(),  # last: it asks the model, which others listen to
     )
     return {probe.name: probe for probe in probes}

@@ -1,0 +1,156 @@
+"""Are a folder's tensors those with which a run of the session ended? Without torch, so that whoever signs can look.
+
+The run's trained.json (tracking/probes/trained.py) has a few values of each tensor and the norm of the trained ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from canary_mlflow.errors import StoreError, UsageError
+from canary_mlflow.files.documents import read_json
+from canary_mlflow.registry.guard.binding import file_digest, files_at
+from canary_mlflow.registry.guard.weights import CHUNK, WIDTHS, Unfit, tensors
+from canary_mlflow.tracking.describing.trained import FILE, merged_name, places
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run as MlflowRun
+
+    from canary_mlflow.ledger.rows import Row
+
+Record = Mapping[str, Any]
+Numbers = np.ndarray[Any, Any]
+KINDS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # how NumPy reads a type
+TYPES = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "bfloat16": "<u2"}
+ERRORS = {"<f8": 2.0**-40, "<f4": 2.0**-22, "<f2": 2.0**-10, "<u2": 2.0**-8}  # of a number that was rounded to the type
+SMALLEST = 2.0**-24  # float16's
+MALFORMED = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)  # what somebody else wrote
+MOST = 1 << 26  # bytes of a record that are read
+NO_FUNCTION = frozenset({"_name_or_path", "architectures", "auto_mapping", "base_model_name_or_path", "dtype",
+                         "inference_mode", "peft_version", "revision", "runtime_config", "torch_dtype",
+                         "transformers_version", "use_cache"})  # fmt: skip
+"""Settings that change no answer of a model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """`run`: the one whose tensors these are, "" for none. `fault`: what another tensor holds, if so; else `unknown`
+    says what was not found."""
+
+    run: str = ""
+    fault: str = ""
+    unknown: str = "its runs did not record what they trained"
+
+
+def compare(folder: Path, records: Mapping[str, Record]) -> Compared:
+    """The folder against what each run ended with, by run id: the first whose tensors it holds decides, and else the
+    nearest."""
+    found: list[tuple[int, Compared]] = []
+    for run_id, record in records.items():
+        try:
+            other, unknown = differences(folder, held_in(folder), record)
+        except (Unfit, *MALFORMED) as error:
+            other, unknown = [], f"run {run_id} and the folder cannot be compared ({error})"
+        if not other and not unknown:
+            return Compared(run=run_id, unknown="")
+        more = f", and {len(other) - 1} more differ" if len(other) > 1 else ""
+        found.append((len(other), Compared(fault=f"{other[0]} (run {run_id}){more}" if other else "", unknown=unknown)))
+    return min(found, key=lambda one: one[0])[1] if found else Compared()
+
+
+def held_in(folder: Path) -> dict[str, Numbers]:
+    """The tensors of a folder's own files whose numbers can be compared. Raises Unfit for an unreadable file."""
+    found: dict[str, Numbers] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        with file.open("rb") as stream:
+            named = [one for one in tensors(stream, file.stat().st_size) if one.dtype in KINDS and one.end > one.start]
+        for one in named:
+            count = (one.end - one.start) // WIDTHS[one.dtype]
+            found[one.name] = np.memmap(file, KINDS[one.dtype], "r", one.start, (count,))
+    return found
+
+
+def differences(folder: Path, held: Mapping[str, Numbers], record: Record) -> tuple[list[str], str]:
+    """The tensors of a folder that are not those of a run, in words, and what of the run was not found there."""
+    if said := record.get("unknown"):
+        return [], f"its run could not record what it trained: {said}"
+    is_adapter, recorded = (folder / "adapter_config.json").is_file(), record["tensors"]
+    merged = {part for one in recorded.values() for part in one.get("of", ())}
+    other, missing = [], "" if any(one.get("norm") for one in recorded.values()) else "its run recorded no training"
+    for name, one in recorded.items():
+        if is_adapter if "of" in one else not is_adapter and ".base_layer." in name:
+            continue  # a merge changes the weight below
+        there = name if is_adapter else merged_name(name)
+        if there in held and (said := differs(held[there], one)):
+            other.append(f"{there} {said}")
+        if there in held or one.get("norm") is None or (name in merged and not is_adapter):
+            continue
+        alike = (found for found in held.values() if len(found) == one["count"])  # some are saved by another name
+        if all(differs(found, one) for found in alike):
+            missing = f"{there}, which was trained, is not among its tensors"
+    if said := settings_differ(folder, "generation_config.json", record, ends="_token_id"):
+        other.append(said)
+    return other, missing or settings_differ(folder, f"{'adapter_' * is_adapter}config.json", record)
+
+
+def differs(held: Numbers, one: Mapping[str, Any]) -> str:
+    """What keeps a tensor from being the recorded one, in words; '' if it is, within the rounding of its type."""
+    if len(held) != one["count"]:
+        return f"has {len(held)} numbers, at the end of the training it had {one['count']}"
+    kinds, added = {held.dtype.str, TYPES[one["dtype"]]}, one.get("added")
+    error, least = max(ERRORS[kind] for kind in kinds), SMALLEST * ("<f2" in kinds)
+    exact = len(kinds) == 1 and not added
+    found = as_floats(held[places(len(held))])
+    for value, start, more in zip(found, one["values"], added or [0.0] * len(found), strict=True):
+        allowed = 0.0 if exact else error * (abs(start) + abs(more) + abs(start + more)) + least
+        if not abs(value - start - more) <= allowed:
+            before = "as before the training" if added and value == start else f"{value:.6g}"
+            return f"is {before}, at the end of the training it was {start + more:.6g}"
+    if (norm := one.get("norm")) is not None:
+        parts = (as_floats(held[at : at + CHUNK]) for at in range(0, len(held), CHUNK))
+        now = math.sqrt(sum(float(part @ part) for part in parts))
+        if not math.isclose(now, norm, rel_tol=max(error, 1e-5)):
+            return f"has the norm {now:.6g}, at the end of the training it was {norm:.6g}"
+    return ""
+
+
+def as_floats(read: Numbers) -> Numbers:
+    """Numbers as they were read, bfloat16 as integers, in double precision."""
+    return (read.astype("<u4") << 16).view("<f4").astype(float) if read.dtype.kind == "u" else read.astype(float)
+
+
+def settings_differ(folder: Path, name: str, record: Record, ends: str = "") -> str:
+    """The first setting in a file of a folder that is not as the run recorded it; '' if none is. `ends`: of its
+    name."""
+    recorded, file = record.get(name) or {}, folder / name
+    found = read_json(file) if file.is_file() else {}
+    for key in sorted(found.keys() & recorded.keys() - NO_FUNCTION):
+        now, then = (one if isinstance(one, dict) else sorted(map(str, one if isinstance(one, list) else [one]))
+                     for one in (found[key], recorded[key]))  # fmt: skip
+        if now != then and key.endswith(ends) and not (ends and ["None"] in (now, then)):
+            return f"{name} says {key} {found[key]}, the run had {recorded[key]}"
+    return ""
+
+
+def records_of(runs: Iterable[MlflowRun], store: str, rows: Iterable[Row] = ()) -> dict[str, Record]:
+    """Run id → what it ended with, of the runs that recorded it. `rows`: of their session, in which the digest of each
+    must be; without any there is no ledger."""
+    told = [row.facts for row in rows]
+    known = {run_id: one for facts in told for run_id, one in (facts.get("trained") or {}).items()}
+    found = ((run.info.run_id, one) for run in runs for one in recorded(run, store))
+    return {run_id: content for run_id, (digest, content) in found if known.get(run_id) == digest or not told}
+
+
+def recorded(run: MlflowRun, store: str = "") -> Iterator[tuple[str, Record]]:
+    """The digest of a run's trained.json and its content, if it has one that can be read."""
+    place = f"{run.info.artifact_uri}/{FILE}"
+    with suppress(StoreError, UsageError, OSError, ValueError), files_at(place, store=store) as file:
+        if file.is_file() and isinstance(content := read_json(file, MOST), dict):
+            yield file_digest(file), content
