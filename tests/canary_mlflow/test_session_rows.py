@@ -662,7 +662,8 @@ def test_a_session_is_sealed_with_one_set_of_weights(guarded: Any, tagged: bool)
     """Its own folder is its script's word: said once."""
     session = guarded.session()
     guarded.weights(session)
-    first = register_version(guarded.client, guarded.model, session, session)
+    asked = {"recorded": {}, "repeated": {"answer": 0.0}, "different": []}
+    first = register_version(guarded.client, guarded.model, session, session, evaluation=asked)
     guarded.weights(session, OTHERS)
     with pytest.raises(UsageError, match=f"as those of session {session}; expected the same"):
         version_of(guarded, session, session, files_in(guarded, session), tagged=tagged)

@@ -92,7 +92,7 @@ def seal_version(
             f"version {found.version} of {model!r}: sealed already, in row {row.seq} of the ledger; expected a version "
             "without a seal; register the files as a new version"
         )
-    files = read_files(client, found, trained_in(client, guard, str(found.run_id)) if is_given(found) else None)
+    files = read_files(client, found, trained_in(client, guard, str(found.run_id)) if is_given(client, found) else None)
     if guard is not None:
         refuse_other_weights(guard, found, files)
     tags = {WEIGHTS_TAG: str(weights), SEAL_TAG: files.artifact}
@@ -108,9 +108,9 @@ def seal_version(
     record(guard, order_of(found, files, weights, evaluation, tags, actor or current_actor(), tier))
 
 
-def is_given(found: ModelVersion) -> bool:
+def is_given(client: MlflowClient, found: ModelVersion) -> bool:
     """Whether a version's files are its session's own: a folder that somebody gave, and no run's."""
-    return bool(found.run_id) and session_of(found) == found.run_id
+    return bool(found.run_id) and session_of(found) == found.run_id and bool(child_runs(client, str(found.run_id)))
 
 
 def trained_in(client: MlflowClient, guard: GuardedStore | None, session_id: str) -> dict[str, Record]:
@@ -127,9 +127,9 @@ def checked_by(trained: Compared, evaluation: Mapping[str, Any] | None) -> str:
     return "the model's answer" if evaluation else f"{UNCHECKED}{trained.unknown}"
 
 
-def unchecked(guard: GuardedStore | None, found: ModelVersion) -> str:
+def unchecked(client: MlflowClient, guard: GuardedStore | None, found: ModelVersion) -> str:
     """Why nobody knows that the folder given for a version is what its session trained; '' if somebody does."""
-    if not is_given(found) or is_evidence_only(found):
+    if is_evidence_only(found) or not is_given(client, found):
         return ""
     tag: str = (found.tags or {}).get(CHECKED_TAG, "")
     said = tag if guard is None else str((sealed_facts(guard, found) or {}).get("checked", ""))

@@ -192,7 +192,7 @@ def decision_on(client: MlflowClient, case: Case, verdict: Verdict, options: Opt
     verdict = replace(verdict, notes=(*verdict.notes, *notes, *([missing] if missing else [])))
     holds = holds_of(case.policy, found, case.baseline, case.candidate, verdict, options.promote, code)
     good = verdict.outcome is Outcome.PASS or could_begin(case.policy, verdict)
-    why = unchecked(case.guard, found) if good else ""
+    why = unchecked(client, case.guard, found) if good else ""
     if why and not options.server:  # a server loads no models of others
         why = checked_now(client, case.guard, found)
     if why:

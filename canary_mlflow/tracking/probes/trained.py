@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,7 +31,8 @@ class Trained(Probe):
         self.text = ""
 
     def start(self, setting: Setting) -> None:
-        self._setting = setting if setting.first_rank else None
+        if setting.first_rank:  # without the trainer: the run's journal must not keep it alive
+            self._setting = replace(setting, trainer=None, optimizer=None)
 
     def ended(self) -> None:
         self._ended = True
