@@ -16,6 +16,7 @@ from canary_mlflow.pages.views import ROUTES, overview
 from canary_mlflow.reports.forest import x_of
 from canary_mlflow.reports.times import ago, duration, iso, moment
 from canary_mlflow.reports.tones import tone
+from canary_mlflow.server.answers import public
 from canary_mlflow.shown import visible
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def sorry(error: CanaryError) -> Any:
 
     code = 404 if isinstance(error, NOT_FOUND) else 403 if isinstance(error, Refused) else 503
     code = 400 if code == 503 and isinstance(error, UsageError) else code
-    text = visible(" ".join(str(error).split()))
+    text = visible(public(str(error)))
     if request.path.endswith(".json"):
         return as_answer({"error": code, "message": text}), code
     return rendered("canary/sorry.html", text=text, code=code), code
