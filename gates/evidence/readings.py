@@ -150,12 +150,13 @@ def _read_one(policy: Policy, rule: MetricRule, run: Run) -> Reading | str:
 
 
 def _start(rule: MetricRule, run: Run, series: Series) -> float:
-    """What was measured first, and early: an evaluation, or the same in training, which before its first update is what
-    the loss defines, such as DPO's ln 2."""
-    trained = [run.series[name] for name in MEASURED_BY.get(rule.metric, ()) if name in run.series]
-    known = [one.finite_only() for one in (*([series] if len(series.steps) > 1 else []), *trained)]
-    first = min((one for one in known if len(one.steps)), key=lambda one: int(one.steps[0]), default=None)
-    early = first is not None and first.steps[0] <= max(1.0, EARLY * run.last_step)
+    """What was measured first, and early: an evaluation, or the same in training, which in its first step is what the
+    loss defines, such as DPO's ln 2. Where evaluations are counted in place of steps, the first may come late."""
+    trained = [run.series[name].finite_only() for name in MEASURED_BY.get(rule.metric, ()) if name in run.series]
+    evaluated = [series.finite_only()] if len(series.steps) > 1 else []
+    known = [one for one in (*evaluated, *trained) if len(one.steps)]
+    first = min(known, key=lambda one: int(one.steps[0]), default=None)
+    early = first is not None and first.steps[0] <= max(first in trained, EARLY * run.last_step)
     return float(first.values[0]) if first is not None and early else math.nan
 
 

@@ -25,35 +25,22 @@ Values = NDArray[np.float64]
 
 
 def course_differences(baseline: Sequence[Run], candidate: Sequence[Run], group: str) -> list[Difference]:
-    """Where the candidate's runs leave the course of the baseline's, once for each series. None for a schedule that
-    follows what a run measures, such as a plateau of its loss: there, the runs of one side differ too."""
-    found = [
-        _difference(name, [(run.seed, one) for run in candidate for one in _recorded([run], name)], before, group)
-        for name in EXACT
-        if (before := _recorded(baseline, name)) and _agree(before)
-    ]
-    return [one for one in found if one is not None]
+    """Where candidate's runs leave the course of the baseline's, once for each series. None for a schedule that follows
+    what a run measures, such as a plateau of its loss: there, the runs of one side differ too."""
+    return [one for name in EXACT if (one := _difference(name, _recorded(baseline, name), candidate, group))]
 
 
-def _difference(
-    name: str, candidate: Sequence[tuple[int | None, Series]], before: Sequence[Series], group: str
-) -> Difference | None:
-    if len(before) == 1 and not _agree([series for _, series in candidate]):
+def _difference(name: str, before: Sequence[Series], candidate: Sequence[Run], group: str) -> Difference | None:
+    now = _recorded(candidate, name)
+    if not (before and _agree(before) and (len(before) > 1 or _agree(now))):
         return None
     for shift in (SHIFT, 0):
-        told = {seed: values for seed, one in candidate if (values := _leaves(one, before, shift))}
-        if told:
-            alike = len({*told.values()}) == 1
-            pairs = [*told.values()][: 1 if alike else None]
-            some = len(told) < len({seed for seed, _ in candidate}) or not alike
-            return Difference(
-                key=COURSE + name,
-                baseline=" | ".join(here for here, _ in pairs),
-                candidate=" | ".join(there for _, there in pairs),
-                group=group,
-                seeds=tuple(seed for seed in told if seed is not None) if some else (),
-                rounding=not shift,
-            )
+        told = {run.seed: values for run in candidate for one in _recorded([run], name)
+                if (values := _leaves(one, before, shift))}  # fmt: skip
+        for here, there in list(told.values())[:1]:
+            seeds = tuple(seed for seed in told if seed is not None and len(told) < len(now))
+            return Difference(key=COURSE + name, baseline=here, candidate=there, group=group, seeds=seeds,
+                              rounding=not shift)  # fmt: skip
     return None
 
 

@@ -188,25 +188,14 @@ def mantissa(types: str) -> int:
     return min((MANTISSA.get(one.split(" of ")[-1], FINEST) for one in types.split(", ")), default=FINEST)
 
 
-def _follows_another_course(one: Difference) -> bool:
-    return bare(one.key).startswith(COURSE)
+def _goes_otherwise(one: Difference) -> bool:
+    """Another course of the learning rate, a resume without its states, or batches that come again."""
+    key, pairs = bare(one.key), pairs_of(one).values()
+    lost = key in STATES and any(now == LOST for _, now in pairs)
+    return key.startswith(COURSE) or lost or (key == REPEATED and any(int(now) > int(before) for before, now in pairs))
 
 
-def _lost_state(one: Difference) -> bool:
-    return bare(one.key) in STATES and any(now == LOST for _, now in pairs_of(one).values())
-
-
-def _reads_again(one: Difference) -> bool:
-    return bare(one.key) == REPEATED and any(int(now) > int(before) for before, now in pairs_of(one).values())
-
-
-OF_EQUAL_CODE: tuple[Kind, ...] = (
-    _trains_less,
-    _ends_otherwise,
-    _follows_another_course,
-    _lost_state,
-    _reads_again,
-)
+OF_EQUAL_CODE: tuple[Kind, ...] = (_trains_less, _ends_otherwise, _goes_otherwise)
 OF_EQUAL_DATA: tuple[Kind, ...] = (*OF_EQUAL_CODE, _other_tokens_or_loss)
 OF_EQUAL_SCRIPTS: tuple[Kind, ...] = (*OF_EQUAL_DATA, _other_gradient, _other_course, _other_groups, _coarser)
 """What decides where configuration is the same; where data are known to be, too; where only packages changed."""

@@ -507,3 +507,10 @@ def test_a_limit_is_at_most_a_quarter_of_what_training_gained(smoke, make_versio
     narrower = abs(margin) != 0.1
     assert (found.outcome, "by what training gained" in found.reason) == ("BLOCK" if narrower else "PASS", narrower)
     assert check(judge(anchored(smoke), *sides), found.metric).evidence.margin == pytest.approx(2 * margin)
+
+
+def test_a_first_evaluation_that_came_after_a_quarter_of_the_training_is_no_start(smoke, make_version):
+    """As where evaluations are counted in place of steps."""
+    own = {"series_": {"eval_loss": [0.94, 0.93, 0.93, 0.92], "loss": None}, "last_step": 4}
+    found = check(judge(smoke, make_version("a", **own), make_version("b", **own)), "eval_loss")
+    assert (found.outcome, found.evidence.margin) == ("PASS", pytest.approx(0.1))
