@@ -80,8 +80,7 @@ LONG = (
     "test_db_upgrade", "test_pages", "test_algorithms", "test_report_command", "test_tracking_callback",
     "test_tracking_outage", "test_upgrade_interrupted", "test_profiling", "test_own_reward", "test_ppo_trainer",
     "test_watch_command", "test_any_data", "test_upgrade", "test_pages_session", "test_notebook", "test_guard_crash",
-    "test_mlflow_model", "test_interpreter", "test_planning", "test_check_weights", "test_variants", "test_compiling",
-    "test_remembering",
+    "test_mlflow_model", "test_interpreter", "test_planning", "test_check_weights", "test_variants",
 )  # fmt: skip
 
 

@@ -20,13 +20,11 @@ from canary_mlflow.tracking.describing.exceptions import raised, raised_tags
 from canary_mlflow.tracking.describing.failures import classify, is_full
 from canary_mlflow.tracking.signals import terminate
 from training import algorithms, peers
-from training.compiling import load_4_bit
 from training.errors import SetupError, Stopped
 from training.leaving import leave
 from training.memory import ADVICE
 from training.one_run import WEIGHTS, End, Loaded, note_on, train
 from training.process import CONFIG, FROM_TERMINAL, READY, Job, Prepared, reserve_result, write_result
-from training.sparing import spared
 
 if TYPE_CHECKING:
     from training.config import CanaryConfig
@@ -149,8 +147,7 @@ def _keep_weights(job: Job, end: End, saved: Path) -> None:
 def load(algo: str) -> None:
     """Import what the run will need: most of a smoke run's wall time, but not part of what is measured."""
     quiet_4_bit()
-    with without_collecting(), spared():
-        load_4_bit()
+    with without_collecting():
         for name in LIBRARIES:
             import_module(name)
         algorithms.load(algo)
