@@ -238,7 +238,7 @@ def late_files(scene: Scene) -> Any:
 def untrained(scene: Scene, recorded: bool) -> Any:
     """A folder of other weights for a good session, whose runs recorded what they trained, or did not."""
     runs, client = scene.recorded, scene.recorded.client
-    session_id = runs.session(runs=2)
+    session_id = runs.session()
     values = {"count": 4, "dtype": "float32", "values": [1.0] * 4, "norm": 2.0}
     for run_id in runs.children(session_id) if recorded else ():
         client.log_text(run_id, json.dumps({"tensors": {"weight": values}}), "trained.json")
