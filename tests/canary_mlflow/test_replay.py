@@ -117,6 +117,21 @@ def test_memory_that_grows_over_the_whole_run_is_warned_of(tmp_path: Path) -> No
         assert levels(log(name, **taken)) == {}, name
 
 
+def test_judge_reads_the_hosts_memory(tmp_path: Path) -> None:
+    def logs(name: str, grows: float) -> list[str]:
+        rows = [{"critic/score/mean": row / 100, "perf/cpu_memory_used_gb": 120 + grows * row} for row in range(60)]
+        return [str(written(tmp_path, f"{name}{run}.jsonl", rows)) for run in range(3)]
+
+    flat, leak = logs("flat", 0.0), logs("leak", 6.0)
+    words = ["judge", "--policy", "files", "--baseline", *flat, "--candidate"]
+    said = [
+        CliRunner().invoke(cli.canary, [*words, *side], catch_exceptions=False, prog_name="canary").stdout
+        for side in (logs("same", 0.0), leak)
+    ]
+    beyond = ["beyond the limit: host_memory" in text for text in said]
+    assert beyond == [False, True]
+
+
 def test_an_evaluation_that_climbs_while_the_training_loss_falls_is_overfitting(tmp_path: Path) -> None:
     def state(name: str, evaluated: Callable[[int], float], loss: Callable[[int], float]) -> Path:
         rows = []
