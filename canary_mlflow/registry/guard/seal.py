@@ -122,9 +122,10 @@ def trained_in(client: MlflowClient, guard: GuardedStore | None, session_id: str
 def checked_by(trained: Compared, evaluation: Mapping[str, Any] | None) -> str:
     """By what a folder is known to be what its session trained: its tensors, which whoever seals it compares, or the
     model's answer, by the word of who registers it."""
-    if trained.run:
+    if trained.exact:
         return f"the tensors of run {trained.run}"
-    return "the model's answer" if evaluation else f"{UNCHECKED}{trained.unknown}"
+    rounded = f"its tensors are those of run {trained.run}, rounded or merged"
+    return "the model's answer" if evaluation else f"{UNCHECKED}{trained.unknown or rounded}"
 
 
 def unchecked(client: MlflowClient, guard: GuardedStore | None, found: ModelVersion) -> str:

@@ -1,10 +1,12 @@
 """Are a folder's tensors those with which a run of the session ended? Without torch, so that whoever signs can look.
 
-The run's trained.json (tracking/probes/trained.py) has a few values of each tensor and the norm of the trained ones.
+The run's trained.json (tracking/probes/trained.py) has the digest of each tensor that its own saves write, and a few
+values and the norm, by which one that was rounded or merged is known again. Only a digest cannot be imitated.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -18,7 +20,7 @@ from canary_mlflow.errors import StoreError, UsageError
 from canary_mlflow.files.documents import read_json
 from canary_mlflow.registry.guard.binding import file_digest, files_at
 from canary_mlflow.registry.guard.weights import CHUNK, WIDTHS, Unfit, tensors
-from canary_mlflow.tracking.describing.trained import FILE, merged_name, places
+from canary_mlflow.tracking.describing.trained import FILE, TYPES, merged_name, places
 
 if TYPE_CHECKING:
     from mlflow.entities import Run as MlflowRun
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
 Record = Mapping[str, Any]
 Numbers = np.ndarray[Any, Any]
 KINDS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # how NumPy reads a type
-TYPES = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "bfloat16": "<u2"}
 ERRORS = {"<f8": 2.0**-40, "<f4": 2.0**-22, "<f2": 2.0**-10, "<u2": 2.0**-8}  # of a number that was rounded to the type
 SMALLEST = 2.0**-24  # float16's
 MALFORMED = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)  # what somebody else wrote
@@ -41,10 +42,11 @@ NO_FUNCTION = frozenset({"_name_or_path", "architectures", "auto_mapping", "base
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """`run`: the one whose tensors these are, "" for none. `fault`: what another tensor holds, if so; else `unknown`
-    says what was not found."""
+    """`run`: the one whose tensors these are, "" for none; `exact`: each by its digest. `fault`: what another tensor
+    holds, if so; else `unknown` says what was not found."""
 
     run: str = ""
+    exact: bool = False
     fault: str = ""
     unknown: str = "its runs did not record what they trained"
 
@@ -55,11 +57,12 @@ def compare(folder: Path, records: Mapping[str, Record]) -> Compared:
     found: list[tuple[int, Compared]] = []
     for run_id, record in records.items():
         try:
-            other, unknown = differences(folder, held_in(folder), record)
+            other, unknown = differences(folder, held := held_in(folder), record)
         except (Unfit, *MALFORMED) as error:
             other, unknown = [], f"run {run_id} and the folder cannot be compared ({error})"
         if not other and not unknown:
-            return Compared(run=run_id, unknown="")
+            digests = {one["digest"] for one in record["tensors"].values() if "digest" in one}
+            return Compared(run=run_id, exact=all(digest_of(one) in digests for one in held.values()), unknown="")
         more = f", and {len(other) - 1} more differ" if len(other) > 1 else ""
         found.append((len(other), Compared(fault=f"{other[0]} (run {run_id}){more}" if other else "", unknown=unknown)))
     return min(found, key=lambda one: one[0])[1] if found else Compared()
@@ -118,7 +121,17 @@ def differs(held: Numbers, one: Mapping[str, Any]) -> str:
         now = math.sqrt(sum(float(part @ part) for part in parts))
         if not math.isclose(now, norm, rel_tol=max(error, 1e-5)):
             return f"has the norm {now:.6g}, at the end of the training it was {norm:.6g}"
+    if exact and digest_of(held) != one.get("digest", digest_of(held)):
+        return "holds other numbers than at the end of the training"
     return ""
+
+
+def digest_of(held: Numbers) -> str:
+    """sha256 of a tensor's type and bytes."""
+    found = hashlib.sha256(held.dtype.str.encode())
+    for at in range(0, len(held), CHUNK):
+        found.update(np.ascontiguousarray(held[at : at + CHUNK]))
+    return found.hexdigest()
 
 
 def as_floats(read: Numbers) -> Numbers:

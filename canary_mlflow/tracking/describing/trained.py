@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 FILE = "trained.json"
 """The run's artifact. Its digest is in the ledger's row about the end of the session."""
+TYPES = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "bfloat16": "<u2"}  # how NumPy reads them
 VALUES = 8  # of each tensor; all of it speaks through its norm and the model's answer
 STEP = 0x9E3779B1  # 2³² / φ: places far from each other, the same in every release
 

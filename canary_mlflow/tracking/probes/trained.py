@@ -3,6 +3,7 @@ fixed batch. A folder that is later called its result is compared with that."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +13,7 @@ import torch
 
 from canary_mlflow.errors import one_line
 from canary_mlflow.tracking.describing.metrics_json import jsonable
-from canary_mlflow.tracking.describing.trained import merged_name, places, saved_name
+from canary_mlflow.tracking.describing.trained import TYPES, merged_name, places, saved_name
 from canary_mlflow.tracking.probes import Probe, Setting
 from canary_mlflow.tracking.probes.facts import base_of, policy_of, precision
 from canary_mlflow.tracking.probes.fixed_batch import answer_of
@@ -82,7 +83,10 @@ def tensors_of(model: Any, adapters: list[str]) -> Iterator[tuple[str, dict[str,
     for name, one in model.named_parameters():
         left_out = ".original_module." in name or (".lora_" in name and not one.requires_grad)
         if one.is_floating_point() and one.numel() and not one.is_meta and not left_out:
-            yield saved_name(name, adapters), {**values_at(one), "norm": norm(one) if one.requires_grad else None}
+            said = {**values_at(one), "norm": norm(one) if one.requires_grad else None}
+            if one.requires_grad or not adapters:  # an adapter's folder does not hold the weights below
+                said["digest"] = digest(one)
+            yield saved_name(name, adapters), said
 
 
 def merged_of(model: Any, adapters: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -109,6 +113,13 @@ def values_at(weight: Any) -> dict[str, Any]:
     at = torch.tensor(places(weight.numel()), device=weight.device)
     found = weight.detach().take(at).cpu().double().tolist()
     return {"count": weight.numel(), "dtype": named(weight.dtype), "values": found}
+
+
+def digest(weight: Any) -> str:
+    """sha256 of a tensor's type and bytes, as `digest_of` of registry/guard/trained.py makes it of a file."""
+    found = hashlib.sha256(TYPES.get(named(weight.dtype), "").encode())
+    found.update(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return found.hexdigest()
 
 
 def norm(weight: Any) -> float:
