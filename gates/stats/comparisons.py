@@ -7,10 +7,10 @@ mathematics, and benchmarks/gate_histories.py the data that the constants were c
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, combinations_with_replacement, product
-from statistics import fmean, median
+from statistics import median
 
 import numpy as np
 import scipy
@@ -105,7 +105,7 @@ def cautious(squares: float, df: int, prior: Prior) -> Spread:
 BY_MEANS, BY_MEDIAN = 0.6, 0.4
 """How the level of BLOCK is split between the two forms of the test."""
 SURPRISE = 3.0
-"""The second form assumes runs this many times as noisy as expected, so that it need not rely on a measured spread."""
+"""The second form assumes runs this many times as noisy as expected, beside the spread that they show."""
 _MEDIAN_ERROR = math.sqrt(math.pi / 3)  # standard error of normal runs' Hodges-Lehmann shift / that of means
 _MIDDLE_DIFFERENCE = 0.9539  # the median of the absolute difference of two standard normal numbers
 _LEAST = 1e-300
@@ -116,7 +116,7 @@ class Comparison:
     """A difference candidate - baseline, and the two p-values that decide.
 
     `difference`: of the means. `typical`: the median of the differences between any two runs (Hodges and Lehmann),
-    which one odd run does not move. `usual`: the SD of a run, from the median differences within each side.
+    which one odd run does not move. `usual`: the SD of a run, as it is or from the median differences within each side.
     """
 
     design: Design
@@ -149,7 +149,7 @@ class Comparison:
         """How often harm as large as this is seen if there is none; 1 if none is seen beyond the margin.
 
         Either the means differ by more than runs with this spread explain (moderated t), or the typical difference is
-        more than runs three times as noisy as expected would show. The level is split between the two forms.
+        more than runs noisier by three times what is expected would show. The level is split between the two forms.
         """
         by_means, by_median = self.harms
         tails, p = self.design.tails, 1.0
@@ -161,21 +161,20 @@ class Comparison:
 
     @property
     def doubted_error(self) -> float:
-        """Standard error of the typical difference for runs SURPRISE times as noisy as expected, or as noisy as they
-        usually are if that is more."""
-        return max(SURPRISE * self.prior.sd, self.usual) * _MEDIAN_ERROR / math.sqrt(self.design.information)
+        """Standard error of the typical difference for runs noisier than they usually are by SURPRISE times what is
+        expected."""
+        return math.hypot(SURPRISE * self.prior.sd, self.usual) * _MEDIAN_ERROR / math.sqrt(self.design.information)
 
     @property
     def p_noninferior(self) -> float:
         """How often a difference this small is seen if the true harm equals the margin."""
-        distance = self.margin - self.harms[0]
-        ways = (float(scipy.special.stdtr(df, -distance / error)) for error, df in self._ways())
-        return min(1.0, self.design.tails * max(ways))
+        error, df = self._of_pass()
+        return min(1.0, self.design.tails * float(scipy.special.stdtr(df, (self.harms[0] - self.margin) / error)))
 
     def interval(self, alpha: float) -> tuple[float, float]:
         """Confidence interval of the difference that lies inside the margin exactly when p_noninferior <= alpha."""
-        tail = alpha / self.design.tails
-        half = max(float(scipy.special.stdtrit(df, 1 - tail)) * error for error, df in self._ways())
+        error, df = self._of_pass()
+        half = float(scipy.special.stdtrit(df, 1 - alpha / self.design.tails)) * error
         return self.difference - half, self.difference + half
 
     def least_harms(self, alpha: float) -> tuple[float, float]:
@@ -185,18 +184,17 @@ class Comparison:
         by_median = float(scipy.special.ndtri(1 - BY_MEDIAN * tail)) * self.doubted_error
         return max(self.margin, by_means), max(self.margin, by_median)
 
-    def _ways(self) -> list[tuple[float, float]]:
-        """Standard errors and degrees of freedom: for sides with equal spreads, and for sides that may differ (Welch).
-        Both must show that a candidate is no worse: three of its runs may be twice as noisy as the baseline's."""
-        found = [(self.error(self.cautious), self.cautious.df)]
+    def _of_pass(self) -> tuple[float, float]:
+        """The standard error and the degrees of freedom that PASS rests on: where both sides have a spread, they may
+        differ (Welch), as three runs of a candidate may be twice as noisy as the baseline's."""
         if self.sides:
             counts = (self.design.baseline_runs, self.design.candidate_runs)
             parts = [side.variance / count for side, count in zip(self.sides, counts, strict=True)]
             total = math.fsum(parts)
             weights = math.fsum(part * part / side.df for part, side in zip(parts, self.sides, strict=True))
             if weights > 0 and math.isfinite(total):
-                found.append((math.sqrt(total), total * total / weights))
-        return found
+                return math.sqrt(total), total * total / weights
+        return self.error(self.cautious), self.cautious.df
 
 
 def compare(
@@ -231,16 +229,19 @@ def compare(
         margin=margin,
         difference=math.fsum(candidate) / len(candidate) - math.fsum(baseline) / len(baseline),
         typical=_typical(baseline.tolist(), candidate.tolist(), paired),
-        usual=_usual([group.tolist() for group in groups]) / math.sqrt(per_run),
+        usual=_usual([group.tolist() for group in groups], squares * per_run) / math.sqrt(per_run),
     )
 
 
-def _usual(groups: Iterable[Sequence[float]]) -> float:
-    """The SD of normal runs whose median difference between any two is a side's, averaged over the sides. One odd run
-    of five does not enlarge it; two of three candidate runs that differ from the third do, however equal the baseline's
-    are."""
-    apart = [median(abs(one - other) for one, other in combinations(group, 2)) for group in groups if len(group) > 1]
-    return fmean(apart) / _MIDDLE_DIFFERENCE if apart else 0.0
+def _usual(groups: Sequence[Sequence[float]], squares: float) -> float:
+    """The SD of runs, whose sum of squares is known, or of normal runs whose median difference between any two is a
+    side's, if that is less: one odd run of five enlarges the former, and one of three in line with the other side,
+    where the baseline's are equal, the latter."""
+    known = [group for group in groups if len(group) > 1]
+    if not known:
+        return 0.0
+    apart = [median(abs(one - other) for one, other in combinations(group, 2)) / _MIDDLE_DIFFERENCE for group in known]
+    return min(math.hypot(*apart) / math.sqrt(len(known)), math.sqrt(squares / sum(len(each) - 1 for each in known)))
 
 
 def _typical(baseline: Sequence[float], candidate: Sequence[float], paired: bool) -> float:
