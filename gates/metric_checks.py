@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from gates.evidence.clocks import CROWDED, Pairs
+from gates.evidence.clocks import SURROUNDINGS, Pairs
 from gates.evidence.readings import TOO_SHORT, read
 from gates.evidence.rewards import parts_of
 from gates.metric_comparison import MetricComparison, compare_metric, evidence_of
@@ -80,7 +80,7 @@ def too_short(policy: Policy, version: Version) -> str:
 def _as_judged(policy: Policy, rule: MetricRule, sides: Iterable[Sequence[Run]]) -> MetricRule:
     """The rule as these runs let it judge. A rule that needs many values decides only if each side has a run with that
     many; shorter runs take no part. And the limit for a whole run is no tighter than that for its steps."""
-    if rule.reduction == "whole":  # all steps together may take as much longer as a step may
+    if rule.reduction in ("steady", "whole"):  # all steps together may take as much longer as a step may
         of_steps = [other.margin for other in policy.rules if other.name == rule.metric]
         rule = replace(rule, margin=max([rule.margin, *of_steps]))
     summary = SUMMARIES[rule.reduction]
@@ -120,11 +120,10 @@ def _conclude(policy: Policy, compared: MetricComparison, level: float, plan: Po
         reason = f"{line}, within the limit with {p_value(found.p_noninferior)}"
         return check_of(rule, CheckOutcome.PASS, reason, **known)
     if found.p_harm <= level and (enough or rule.role is Role.ADVISORY):
-        wider = replace(found, margin=found.margin + math.log(CROWDED))
-        if compared.crowded and rule.blocks and wider.p_harm > level:
-            reason = (
-                f"{line}; but the candidate {compared.crowded}, which alone can cost {100 * (CROWDED - 1):.0f} % more"
-            )
+        wider = replace(found, margin=found.margin + math.log(SURROUNDINGS))
+        if compared.excuse and rule.blocks and wider.p_harm > level:
+            more = f"which alone can cost {100 * (SURROUNDINGS - 1):.0f} % more"
+            reason = f"{line}; but the candidate {compared.excuse}, {more}"
             return undecided(rule, reason, ReasonCode.INVALID_ENVIRONMENT, leaves_open=True, **known)
         verb = "changed" if rule.worse is Worse.BOTH else "worse"
         reason = f"{line}{_by_median(found, evidence)}, {verb} with {p_value(found.p_harm)}"

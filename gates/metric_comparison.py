@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gates.evidence.clocks import Pairs, crowded, judged_in_pairs
+from gates.evidence.clocks import Pairs, crowded, excuse, judged_in_pairs
 from gates.evidence.comparability import incomparable, unread
 from gates.evidence.ends import up_to_shared_end
 from gates.evidence.matching import compare_readings, identity_check, same_code, same_training
@@ -29,8 +29,8 @@ from gates.stats.comparisons import Comparison
 class MetricComparison:
     """A rule that was tested: what was `found`, on which harm `scale` and with which readings. `repeated`: some runs
     share a seed, which this metric follows, and count once. `silent`: how many of the candidate's runs finished without
-    a reading, and no other run of their seed has one. `crowded`: how neighbours may have raised the candidate's
-    cost, "" if they did not."""
+    a reading, and no other run of their seed has one. `excuse`: what may have raised the candidate's
+    cost instead of its code, "" for nothing."""
 
     rule: MetricRule
     found: Comparison
@@ -39,7 +39,7 @@ class MetricComparison:
     notes: tuple[str, ...]
     repeated: bool
     silent: int
-    crowded: str
+    excuse: str
 
 
 def compare_metric(
@@ -152,7 +152,7 @@ def _compared(
         notes=notes,
         repeated=repeated,
         silent=silent,
-        crowded=crowded(rule, policy.warmup_steps, baseline, candidate),
+        excuse=excuse(policy, rule, baseline, candidate, beside),
     )
 
 

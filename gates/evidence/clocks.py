@@ -28,9 +28,9 @@ IN_LINE = 0.1
 """By how much a larger share of its steps' time the candidate stands in line for a core, from which on that may be why
 its steps cost more: it computes with a cache that others have used."""
 SHORTEST = 1e-9  # seconds: no time was measured
-CROWDED = 1.25
-"""What standing in line may do to a cost, as a factor: with six busy processes on two cores, the steps of a LoRA
-training of a tiny model cost 21 to 24 % more, those of a model four times as wide no more than before."""
+SURROUNDINGS = 1.25
+"""What standing in line may do to a cost, and another day to a time, as a factor: with six busy processes on two cores,
+the steps of a LoRA training of a tiny model cost 21 to 24 % more, those of a model four times as wide no more."""
 
 
 class Slow(NamedTuple):
@@ -106,6 +106,17 @@ def crowded(rule: MetricRule, warmup_steps: int, usual: Sequence[Run], other: Se
         more = f"by {100 * (now - before):.0f} % of its steps' time"
         return f"stood in line for a core at its end and not at its start, {more} more than the other side"
     return f"stood in line for a core for {100 * now:.0f} % of its steps' time, the other side for {100 * before:.0f} %"
+
+
+def excuse(policy: Policy, rule: MetricRule, baseline: Sequence[Run], candidate: Sequence[Run], beside: bool) -> str:
+    """What may have slowed the candidate down instead of its code, as a clause; "" if nothing is known to: standing in
+    line, or another session where the policy asks for fresh runs `beside` the candidate's."""
+    days = [{run.session for run in side} for side in (baseline, candidate)]
+    apart = "" not in set.union(*days) and days[0].isdisjoint(days[1])
+    timed = rule.info.wall_clock and judged_in_pairs(rule)
+    if apart and timed and not beside and policy.looks.fresh_baseline is not FreshBaseline.NEVER:
+        return "was made in another session, without fresh runs of the baseline"
+    return crowded(rule, policy.warmup_steps, baseline, candidate)
 
 
 def _in_line(run: Run, warmup_steps: int, grows: bool) -> float | None:

@@ -18,6 +18,9 @@ FAR = 5.0
 """Times apart, for two runs of a side: a slip of the pen is ten times."""
 TOO_GOOD = 50.0
 """Times better: no gain is believed to be as large, and a wrong unit is off by sixty or a thousand."""
+SCALED, ALIKE = 3.0, 1.25
+"""A loss so many times as large from its first value on, and alike but for the second factor all the way, is on another
+scale: before the first update there is no harm."""
 _STANDING = 0.02  # of the steps; a coarse clock may miss one
 
 
@@ -37,6 +40,8 @@ def implausible(rule: MetricRule, scale: HarmScale, baseline: Sequence[Reading],
     if not rule.info.repeatable and (found := _standing_clock(rule, everyone)):
         return found
     if rule.info.may_be_signed and (found := _vanished(rule, baseline, candidate)):
+        return found
+    if rule.info.training_loss and scale.relative and (found := _other_scale(rule, baseline, candidate)):
         return found
     if not scale.relative or rule.worse is Worse.BOTH:
         return ""
@@ -106,6 +111,29 @@ def _vanished(rule: MetricRule, baseline: Sequence[Reading], candidate: Sequence
         return ""
     shown = f"{rule.info.label} {_shown(here, rule)} -> {_shown(there, rule)}"
     return f"{shown}: too good to be believed, perhaps a sign was lost"
+
+
+def _other_scale(rule: MetricRule, baseline: Sequence[Reading], candidate: Sequence[Reading]) -> str:
+    """A loss as many times as large, or as small, at its first value as in the run's middle and at its end."""
+    sides = [[_on_the_way(reading) for reading in side] for side in (baseline, candidate)]
+    before, now = (np.median(side, axis=0) for side in sides)
+    resumed = any(reading.series.steps[0] > max(1, reading.series.spacing) for reading in (*baseline, *candidate))
+    if resumed or not (np.all(before > 0) and np.all(now > 0)):
+        return ""
+    times = now / before
+    if max(times) > ALIKE * min(times) or 1 / SCALED < times[0] < SCALED:
+        return ""
+    return (
+        f"{rule.info.label} is {times[0]:.3g} times the baseline's from the first value to the last: another scale, "
+        "such as a sum for a mean, on which nothing can be compared without an evaluation"
+    )
+
+
+def _on_the_way(reading: Reading) -> list[float]:
+    """A series' first value, and the medians of its middle third and its last."""
+    values = reading.series.finite_only().values
+    third = max(1, len(values) // 3)
+    return [float(values[0]), float(np.median(values[third : 2 * third])), float(np.median(values[-third:]))]
 
 
 def _standing_clock(rule: MetricRule, everyone: Sequence[Reading]) -> str:

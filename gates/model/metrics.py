@@ -177,10 +177,11 @@ USUAL: Mapping[str, Mapping[str, Any]] = {
     "step_time": {"prior": 0.02, **_LEVEL},
     "step_time_tail": {"metric": "step_time", "reduction": "tail_excess", "prior": 0.01},
     "step_time_drift": {"metric": "step_time", "reduction": "drift", "prior": 0.03},
-    "run_time": {"metric": "step_time", "reduction": "whole", "prior": 0.05},
+    "run_time": {"metric": "step_time", "reduction": "steady", "prior": 0.05},
+    "total_time": {"metric": "step_time", "reduction": "whole", "prior": 0.05},
     "step_cost": {"prior": 0.04, **_LEVEL},
     "step_cost_growth": {"metric": "step_cost", "reduction": "drift", "prior": 0.03},
-    "run_cost": {"metric": "step_cost", "reduction": "whole", "prior": 0.05},
+    "run_cost": {"metric": "step_cost", "reduction": "steady", "prior": 0.05},
     "token_cost": {"metric": "step_cost", "reduction": "per_token", "prior": 0.04, "weight": 6.0},
     **{name: {"reduction": "sum", "prior": 0.1, "weight": 0.5} for name in ("setup_time", "outside_time")},
     "tokens_per_second": {"reduction": "rate", "prior": 0.02, "weight": 6.0},
@@ -203,6 +204,7 @@ USUAL: Mapping[str, Mapping[str, Any]] = {
     "entropy": {"reduction": "tail_mean", "prior": 0.05},
     "kl": {"reduction": "tail_mean", "prior": 0.05},
     "clip_fraction": {"reduction": "mean", "prior": 0.02},
+    "response_length": {"reduction": "tail_mean", "prior": 0.1},
 }
 """How a policy's rule of this name judges, unless the rule says otherwise: its metric, if that has another name, how a
 series becomes one number, the spread of that to expect between equal runs, and what else a rule may state."""

@@ -57,6 +57,20 @@ def after_warmup(values: Values, warmup_steps: int) -> Values:
     return values[warmup_steps:]
 
 
+SET_UP, MOST_SET_UP = 2.0, 0.25
+"""First steps each of which takes this many times a run's middle are set-up (a compiler's), if they are no more than
+this share of the run."""
+
+
+def after_set_up(values: Values, warmup_steps: int) -> Values:
+    """Without the warm-up and the first steps after it that belong to the set-up."""
+    rest = values[warmup_steps:]
+    finite = rest[np.isfinite(rest)]
+    usual = ~(rest > SET_UP * np.median(finite)) if len(finite) else np.ones(len(rest), bool)
+    first = int(np.argmax(usual)) if len(rest) else 0
+    return rest[first:] if warmup_steps + first <= MOST_SET_UP * len(values) else rest
+
+
 def last_half(values: Values, warmup_steps: int) -> Values:
     """The second half of the run, without any warm-up."""
     return values[max(warmup_steps, len(values) // 2) :]
@@ -107,6 +121,7 @@ SUMMARIES: dict[str, Summary] = {
     "tail_excess": Summary(window=after_warmup, statistic=tail_excess, logarithmic=True, decides_from=300),
     "drift": Summary(window=after_warmup, statistic=drift, logarithmic=True, decides_from=300, guards_from=60),
     "whole": Summary(window=everything, statistic=_mean),
+    "steady": Summary(window=after_set_up, statistic=_mean),
     "max": Summary(window=everything, statistic=partial(np.max, axis=-1), single=True),
     "sum": Summary(window=everything, statistic=partial(np.add.reduce, axis=-1), single=True),
     "last": Summary(window=everything, statistic=lambda values: values[..., -1], single=True, of_progress=True),

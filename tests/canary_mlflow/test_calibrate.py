@@ -210,7 +210,7 @@ def test_a_run_far_off_its_group_is_named_with_the_rule(runs: list[str]) -> None
     rows = [json.loads(line) for line in Path("r7.jsonl").read_text().splitlines()]
     Path("r7.jsonl").write_text("".join(json.dumps(row | {"step_time": 10 * row["step_time"]}) + "\n" for row in rows))
     notes = called("calibrate", "--files", *runs, "--json")[1]["notes"]
-    assert len(notes) == 2  # of the steps, and of all of them together
+    assert len(notes) == 3  # of the steps, their mean, and all of them together
     assert notes[0].startswith("step_time: step time of run r7.jsonl is ")
 
 
@@ -226,6 +226,7 @@ def test_equal_numbers_have_no_spread_at_all(runs: list[str]) -> None:
         "step_time_tail",
         "step_time_drift",
         "run_time",
+        "total_time",
     }
 
 

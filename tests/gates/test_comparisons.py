@@ -75,7 +75,7 @@ def test_a_step_after_which_one_run_of_three_is_as_fast_as_before_blocks():
     found = compare(equal, slower, margin=0.1, prior=KNOWN)
     assert found.usual == pytest.approx(math.sqrt(comparisons.squares_of([equal, slower])[0] / 6))
     assert found.p_harm < 0.005
-    assert compare(equal, np.log([0.999, 1.22, 1.18]), margin=0.1, prior=KNOWN).p_harm > 0.01, "a slow machine does that"
+    assert compare(equal, np.log([0.999, 1.22, 1.18]), margin=0.1, prior=KNOWN).p_harm > 0.01, "so may a machine"
     assert compare(equal, np.full(3, 0.25), margin=0.1, prior=KNOWN).p_harm < 0.001, "all three are slower"
 
 

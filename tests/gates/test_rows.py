@@ -48,6 +48,12 @@ def every_twentieth_triple(values: Any) -> Any:
     return values
 
 
+def every_twentieth_six_times(values: Any) -> Any:
+    values = values.copy()
+    values[10::20] *= 6
+    return values
+
+
 def slower_and_slower(values: Any) -> Any:
     """By 14 % from the first step to the last, and not slower as a whole: the row of the step itself stays."""
     return values * np.linspace(0.93, 1.07, len(values))
@@ -101,7 +107,11 @@ FAULTS: dict[str, tuple[Struck, dict[str, str]]] = {
         Struck(series={"peak_memory": lambda values: values + np.linspace(0, 400, len(values))}),
         {"peak_memory": "BLOCK", "memory_growth": "BLOCK"},
     ),
-    "the first steps thirty times as long": (Struck(series={"step_time": slow_first_steps}), {"run_time": "BLOCK"}),
+    "the first steps thirty times as long": (Struck(series={"step_time": slow_first_steps}), {"total_time": "WARN"}),
+    "every 20th step six times as long": (
+        Struck(series={"step_time": every_twentieth_six_times}),
+        {"step_time_tail": "BLOCK", "run_time": "BLOCK"},
+    ),
     "twice the CPU time before the first step": (Struck(series={"setup_time": times(2)}), {"setup_time": "WARN"}),
     "twice the CPU time between steps": (Struck(series={"outside_time": times(2)}), {"outside_time": "BLOCK"}),
     "evaluation loss 8 % higher": (Struck(series={"eval_loss": times(1.08)}), {"eval_loss": "BLOCK"}),
@@ -124,6 +134,10 @@ FAULTS: dict[str, tuple[Struck, dict[str, str]]] = {
     "clip fraction higher by 0.12": (
         Struck(series={"clip_fraction": plus(0.12)}, algo="ppo"),
         {"clip_fraction": "WARN"},
+    ),
+    "answers twice as long": (
+        Struck(series={"response_length": times(2.0)}, algo="ppo"),
+        {"response_length": "WARN"},
     ),
     "half of the parameters train": (
         Struck(fields={"facts": {"parameters.trainable": "512"}}),
@@ -157,6 +171,7 @@ def run(name: str, algo: str, lacking: Sequence[str] = ()) -> Run:
         "peak_memory": np.full(STEPS, 900.0) + rng.normal(0, 1),
         "loss": np.linspace(0.69, 0.55, STEPS) * wobble(0.01),
         "entropy": wobble(0.05, 2.0),
+        "response_length": wobble(0.05, 50.0),
         "reward_mean": 1 + rng.normal(0, 0.1, STEPS),
         "score_mean": 1 + rng.normal(0, 0.1, STEPS),
         "clip_fraction": 0.1 + rng.normal(0, 0.01, STEPS),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from canary_mlflow.policies import load_policy
 from gates import Outcome, Run, Series, Version, judge
+from gates.model.verdict import CheckOutcome, ReasonCode
 
 CPU, GPU = {"backend": "cpu", "device": "one"}, {"backend": "cuda", "device": "one"}
 TIERS = {"smoke": 100, "perf": 500, "nightly": 2000}
@@ -77,9 +79,15 @@ def factor(**factors):
     return lambda series: {key: x * factors.get(key, 1.0) for key, x in series.items()}
 
 
-def slow_warm_up(series):
-    slow = np.where(np.arange(len(series["step_time"])) < 8, 20.0, 1.0)
-    return {key: x * slow if key in ("step_time", "step_cost") else x for key, x in series.items()}
+def where(slow):
+    """Steps and their costs, times what `slow` says of their numbers."""
+    return lambda series: {
+        key: x * slow(np.arange(len(x))) if key in ("step_time", "step_cost") else x for key, x in series.items()
+    }
+
+
+slow_warm_up = where(lambda steps: np.where(steps < 15, 20.0, 1.0))
+every_tenth = where(lambda steps: np.where(steps % 10 == 9, 3.5, 1.0))
 
 
 def leak(series):
@@ -101,8 +109,8 @@ def without_evaluation(change):
 
 
 HARMS = {
-    "warm-up steps twenty times as long": (slow_warm_up, "smoke perf", GPU),
-    "warm-up steps twenty times as long, CPU": (slow_warm_up, "smoke perf", CPU),
+    "every tenth step takes 3.5 times as long": (every_tenth, "smoke perf nightly", GPU),
+    "every tenth step takes 3.5 times as long, CPU": (every_tenth, "smoke perf nightly", CPU),
     "accuracy falls while the loss is halved": (factor(eval_loss=0.5, eval_accuracy=0.69), "smoke perf nightly", GPU),
     "the last fifth 30 % slower": (at_the_end("step_time", 0.2, 1.3), "smoke perf", GPU),
     "a third slower from step 40 on, CPU": (at_the_end("step_cost", 0.6, 1.33), "smoke perf", CPU),
@@ -137,6 +145,7 @@ GAINS = {
     "six times as fast": factor(step_time=1 / 6, step_cpu_time=1 / 6, step_cost=1 / 6),
     "evaluation loss a fifth": factor(eval_loss=0.2),
     "1 % more of 40 GiB": factor(peak_memory=1.01),
+    "a compiler's first 15 steps": slow_warm_up,
 }
 
 
@@ -162,3 +171,53 @@ def test_a_run_of_few_steps_does_not_block_by_its_drift(smoke, steps, blocks):
     sides = (Version(model="m", version=None, runs=tuple(side)) for side in (left, right))
     (found,) = (check for check in judge(smoke, *sides).checks if check.metric == "step_cost_growth")
     assert (found.outcome == "BLOCK") == blocks
+
+
+def sides(change, before=dict, backend="gpu", **fields):
+    """Five runs and three of the perf tier, in sessions of their own."""
+    hardware = CPU if backend == "cpu" else GPU
+    return [
+        Version(
+            model="m",
+            version=None,
+            runs=tuple(replace(made(name, i, 500, hardware, of), session=name, **fields) for i in range(count)),
+        )
+        for name, count, of in (("a", 5, before), ("b", 3, change))
+    ]
+
+
+def test_a_slower_day_without_fresh_runs_is_open_and_twice_as_long_is_not():
+    slower = judge(policy_of("perf"), *sides(factor(step_time=1.12)))
+    assert (slower.outcome, slower.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.INVALID_ENVIRONMENT)
+    assert "made in another session, without fresh runs of the baseline" in slower.reason
+    assert judge(policy_of("perf"), *sides(factor(step_time=2.0))).outcome is Outcome.BLOCK
+    assert judge(policy_of("smoke"), *sides(factor(step_time=1.25))).outcome is Outcome.BLOCK, (
+        "it asks for no fresh runs"
+    )
+    same = [replace(side, runs=tuple(replace(run, session="one") for run in side.runs)) for side in sides(dict)]
+    harmed = [
+        same[0],
+        replace(same[1], runs=tuple(replace(r, session="one") for r in sides(factor(step_time=1.12))[1].runs)),
+    ]
+    assert judge(policy_of("perf"), *harmed).outcome is Outcome.BLOCK, "made in one session"
+
+
+@pytest.mark.parametrize("times", [8.0, 0.25])
+def test_a_loss_on_another_scale_is_open_where_nothing_was_evaluated(times):
+    found = judge(policy_of("smoke"), *sides(without_evaluation(factor(loss=times)), without_evaluation(dict)))
+    assert (found.outcome, found.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.SUSPECT_DATA)
+    assert "times the baseline's from the first value to the last: another scale" in found.reason
+
+
+def test_a_loss_that_begins_alike_and_ends_eight_times_as_high_blocks():
+    def worse(series):
+        return {**series, "loss": series["loss"] * np.geomspace(1, 8, len(series["loss"]))}
+
+    found = judge(policy_of("smoke"), *sides(without_evaluation(worse), without_evaluation(dict)))
+    assert found.outcome is Outcome.BLOCK
+
+
+def test_a_slow_set_up_is_advice():
+    found = judge(policy_of("smoke"), *sides(slow_warm_up))
+    words = {check.metric: check.outcome for check in found.checks}
+    assert (words["run_time"], words["total_time"]) == (CheckOutcome.PASS, CheckOutcome.WARN)
