@@ -86,9 +86,9 @@ def returns(value: Any) -> Callable[..., Any]:
     return lambda *_, **__: value
 
 
-def one_way(self: tests.Comparison) -> list[tuple[float, float]]:
+def one_way(self: tests.Comparison) -> tuple[float, float]:
     """The error as if both sides were known to have the same spread."""
-    return [(self.error(self.cautious), self.cautious.df)]
+    return self.error(self.cautious), self.cautious.df
 
 
 def summary(**values: Any) -> list[Place]:
@@ -104,7 +104,7 @@ SWITCHES: dict[str, list[Place]] = {
     "the prior": [(policies, "SHIPPED_DF", NOTHING)],
     "that a prior gives way": [(tests, "TOLD", math.inf)],
     "that PASS takes noisier runs at their word": [(tests, "cautious", tests.moderate)],
-    "sides that spread differently (Welch)": [(tests.Comparison, "_ways", one_way)],
+    "sides that spread differently (Welch)": [(tests.Comparison, "_of_pass", one_way)],
     "weights": rules(weight=1.0),
     # Which runs are compared with which.
     "pairs by seed": [(matching, "PAIRS", 10**9)],
