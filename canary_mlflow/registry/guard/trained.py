@@ -130,7 +130,7 @@ def digest_of(held: Numbers) -> str:
     """sha256 of a tensor's type and bytes."""
     found = hashlib.sha256(held.dtype.str.encode())
     for at in range(0, len(held), CHUNK):
-        found.update(np.ascontiguousarray(held[at : at + CHUNK]))
+        found.update(held[at : at + CHUNK].tobytes())
     return found.hexdigest()
 
 
