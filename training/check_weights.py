@@ -65,7 +65,7 @@ def class_of(folder: Path) -> Any:
 
     settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     kind = getattr(transformers, (settings.get("architectures") or ["?"])[0], None)
-    return None if settings.keys() & {"auto_map", "quantization_config"} else kind
+    return None if settings.get("auto_map") or settings.get("quantization_config") else kind
 
 
 def _loading_info(kind: Any, folder: Path) -> dict[str, Any]:

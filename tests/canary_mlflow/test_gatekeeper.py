@@ -340,7 +340,9 @@ def test_the_speed_of_an_anchor_of_another_host_is_no_drift(
         decision = gate(recorded.client, recorded.model, version, policy)
     assert decision.word == word
     if word == "PASS":
-        assert "BLOCK by step_cost, which is no harm: it was made on another host" in " ".join(decision.verdict.notes)
+        assert "BLOCK by step_cost, run_cost, which is no harm: it was made on another host" in " ".join(
+            decision.verdict.notes
+        )
 
 
 def test_small_steps_that_each_pass_are_stopped_by_the_anchor(recorded: Any, policy: Policy) -> None:

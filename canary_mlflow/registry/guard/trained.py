@@ -20,7 +20,7 @@ from canary_mlflow.errors import StoreError, UsageError
 from canary_mlflow.files.documents import read_json
 from canary_mlflow.registry.guard.binding import file_digest, files_at
 from canary_mlflow.registry.guard.weights import CHUNK, WIDTHS, Unfit, tensors
-from canary_mlflow.tracking.describing.trained import FILE, TYPES, merged_name, places
+from canary_mlflow.tracking.describing.trained import FILE, TYPES, merged_name, places, rules_digest
 
 if TYPE_CHECKING:
     from mlflow.entities import Run as MlflowRun
@@ -34,16 +34,17 @@ ERRORS = {"<f8": 2.0**-40, "<f4": 2.0**-22, "<f2": 2.0**-10, "<u2": 2.0**-8}  # 
 SMALLEST = 2.0**-24  # float16's
 MALFORMED = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)  # what somebody else wrote
 MOST = 1 << 26  # bytes of a record that are read
-NO_FUNCTION = frozenset({"_name_or_path", "architectures", "auto_mapping", "base_model_name_or_path", "dtype",
-                         "inference_mode", "peft_version", "revision", "runtime_config", "torch_dtype",
-                         "transformers_version", "use_cache"})  # fmt: skip
-"""Settings that change no answer of a model."""
+NO_FUNCTION = frozenset({"_from_model_config", "_name_or_path", "architectures", "dtype", "inference_mode",
+                         "peft_version", "torch_dtype", "transformers_version", "use_cache"})  # fmt: skip
+"""Settings that a save writes otherwise than the run had them, and that change no answer of a model."""
+ONE, INDEX = "{}.safetensors", "{}.safetensors.index.json"  # what a loader looks for, in this order
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """`run`: the one whose tensors these are, "" for none; `exact`: each by its digest. `fault`: what another tensor
-    holds, if so; else `unknown` says what was not found."""
+    """`run`: the one whose tensors these are, "" for none; `exact`: each by its name and its digest, and with the
+    settings and the tokenizer that the run saved. `fault`: what another tensor holds, if so; else `unknown` says what
+    was not found."""
 
     run: str = ""
     exact: bool = False
@@ -57,50 +58,73 @@ def compare(folder: Path, records: Mapping[str, Record]) -> Compared:
     found: list[tuple[int, Compared]] = []
     for run_id, record in records.items():
         try:
-            other, unknown = differences(folder, held := held_in(folder), record)
+            held = held_in(folder)
+            exact = is_exact(folder, held, record)
+            other, unknown = differences(folder, held, record, exact=exact)
         except (Unfit, *MALFORMED) as error:
             other, unknown = [], f"run {run_id} and the folder cannot be compared ({error})"
         if not other and not unknown:
-            digests = {one["digest"] for one in record["tensors"].values() if "digest" in one}
-            return Compared(run=run_id, exact=all(digest_of(one) in digests for one in held.values()), unknown="")
+            strict = exact and not any(strictly(folder, name, record) for name in settings_of(folder))
+            return Compared(run=run_id, exact=strict and not other_tokenizer(folder, record), unknown="")
         more = f", and {len(other) - 1} more differ" if len(other) > 1 else ""
         found.append((len(other), Compared(fault=f"{other[0]} (run {run_id}){more}" if other else "", unknown=unknown)))
     return min(found, key=lambda one: one[0])[1] if found else Compared()
 
 
 def held_in(folder: Path) -> dict[str, Numbers]:
-    """The tensors of a folder's own files whose numbers can be compared. Raises Unfit for an unreadable file."""
+    """The tensors, whose numbers can be compared, of the files that a loader takes. Raises Unfit for an unreadable one,
+    and for a name that stands in two."""
     found: dict[str, Numbers] = {}
-    for file in sorted(folder.glob("*.safetensors")):
+    stem = "adapter_model" if is_adapter(folder) else "model"
+    files = [folder / ONE.format(stem)]
+    if not files[0].is_file() and (index := folder / INDEX.format(stem)).is_file():
+        files = [folder / str(name) for name in sorted({*read_json(index)["weight_map"].values()})]
+    for file in filter(Path.is_file, files):
         with file.open("rb") as stream:
             named = [one for one in tensors(stream, file.stat().st_size) if one.dtype in KINDS and one.end > one.start]
         for one in named:
+            if one.name in found:
+                raise Unfit(f"{one.name} stands in two files")
             count = (one.end - one.start) // WIDTHS[one.dtype]
             found[one.name] = np.memmap(file, KINDS[one.dtype], "r", one.start, (count,))
     return found
 
 
-def differences(folder: Path, held: Mapping[str, Numbers], record: Record) -> tuple[list[str], str]:
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder is that of an adapter."""
+    return (folder / "adapter_config.json").is_file()
+
+
+def is_exact(folder: Path, held: Mapping[str, Numbers], record: Record) -> bool:
+    """Whether a folder holds what a save of the run writes: each trained tensor under its name, and no other."""
+    told = {name: one for name, one in record.get("tensors", {}).items() if "digest" in one}
+    trained = {name for name, one in told.items() if one.get("norm") is not None}
+    named = trained <= held.keys() <= told.keys()
+    return bool(trained) and named and all(digest_of(one) == told[name]["digest"] for name, one in held.items())
+
+
+def differences(folder: Path, held: Mapping[str, Numbers], record: Record, *, exact: bool) -> tuple[list[str], str]:
     """The tensors of a folder that are not those of a run, in words, and what of the run was not found there."""
     if said := record.get("unknown"):
         return [], f"its run could not record what it trained: {said}"
-    is_adapter, recorded = (folder / "adapter_config.json").is_file(), record["tensors"]
+    adapted, recorded = is_adapter(folder), record["tensors"]
     merged = {part for one in recorded.values() for part in one.get("of", ())}
     other, missing = [], "" if any(one.get("norm") for one in recorded.values()) else "its run recorded no training"
     for name, one in recorded.items():
-        if is_adapter if "of" in one else not is_adapter and ".base_layer." in name:
+        if adapted if "of" in one else not adapted and ".base_layer." in name:
             continue  # a merge changes the weight below
-        there = name if is_adapter else merged_name(name)
+        there = name if adapted else merged_name(name)
         if there in held and (said := differs(held[there], one)):
             other.append(f"{there} {said}")
-        if there in held or one.get("norm") is None or (name in merged and not is_adapter):
+        if there in held or one.get("norm") is None or (name in merged and not adapted):
             continue
         alike = (found for found in held.values() if len(found) == one["count"])  # some are saved by another name
         if all(differs(found, one) for found in alike):
             missing = f"{there}, which was trained, is not among its tensors"
-    if said := settings_differ(folder, "generation_config.json", record, ends="_token_id"):
+    if said := ends_differ(folder, record, exact=exact):
         other.append(said)
-    return other, missing or settings_differ(folder, f"{'adapter_' * is_adapter}config.json", record)
+    unlike = other_tokenizer(folder, record) or settings_differ(folder, f"{'adapter_' * adapted}config.json", record)
+    return other, missing or unlike
 
 
 def differs(held: Numbers, one: Mapping[str, Any]) -> str:
@@ -139,17 +163,59 @@ def as_floats(read: Numbers) -> Numbers:
     return (read.astype("<u4") << 16).view("<f4").astype(float) if read.dtype.kind == "u" else read.astype(float)
 
 
-def settings_differ(folder: Path, name: str, record: Record, ends: str = "") -> str:
-    """The first setting in a file of a folder that is not as the run recorded it; '' if none is. `ends`: of its
-    name."""
+def settings_of(folder: Path) -> Iterator[str]:
+    """The files of settings by which a folder is loaded."""
+    yield "adapter_config.json" if is_adapter(folder) else "config.json"
+    yield "generation_config.json"
+
+
+def both(folder: Path, name: str, record: Record) -> Iterator[tuple[str, Any, Any]]:
+    """Each setting that a file of a folder and the run have otherwise, with both values; None for a missing one."""
     recorded, file = record.get(name) or {}, folder / name
     found = read_json(file) if file.is_file() else {}
-    for key in sorted(found.keys() & recorded.keys() - NO_FUNCTION):
+    known = found.get("auto_mapping") or {}  # PEFT writes it when it saves
+    own = known.get("base_model_class") == record.get("class") and known["parent_library"].startswith("transformers.")
+    for key in sorted((found.keys() | recorded.keys()) - NO_FUNCTION - ({"auto_mapping"} if own else set())):
         now, then = (one if isinstance(one, dict) else sorted(map(str, one if isinstance(one, list) else [one]))
-                     for one in (found[key], recorded[key]))  # fmt: skip
-        if now != then and key.endswith(ends) and not (ends and ["None"] in (now, then)):
-            return f"{name} says {key} {found[key]}, the run had {recorded[key]}"
+                     for one in (found.get(key), recorded.get(key)))  # fmt: skip
+        if now != then:
+            yield key, found.get(key), recorded.get(key)
+
+
+def strictly(folder: Path, name: str, record: Record) -> str:
+    """The first setting that is not as a save of the run writes it, one that came or went too; '' if all are."""
+    file, kind = folder / name, record.get("class", "")
+    for key, now, then in both(folder, name, record):
+        if file.is_file():  # else the library's own defaults hold, as for a model without generation settings
+            return f"{name} says {key} {now}, the run had {then}"
+    named = (read_json(file) if file.is_file() else {}).get("architectures") or [kind]
+    return "" if named == [kind] else f"{name} says architectures {named}, the run had {kind}"
+
+
+def settings_differ(folder: Path, name: str, record: Record) -> str:
+    """The first setting that a file of a folder has otherwise than the run; '' if none is."""
+    for key, now, then in both(folder, name, record):
+        if now is not None and then is not None and key != "base_model_name_or_path":
+            return f"{name} says {key} {now}, the run had {then}"
     return ""
+
+
+def ends_differ(folder: Path, record: Record, *, exact: bool) -> str:
+    """By which token a text begins, ends or is filled up, where it is another than in the run. A merge keeps its
+    base's file, which may name none; what a run itself saved (`exact`) names the run's."""
+    name = "generation_config.json"
+    for key, now, then in both(folder, name, record) if (folder / name).is_file() else ():
+        if key.endswith("_token_id") and (exact or None not in (now, then)):
+            return f"{name} says {key} {now}, the run had {then}"
+    return ""
+
+
+def other_tokenizer(folder: Path, record: Record) -> str:
+    """That a folder's tokenizer has other rules, or another vocabulary, than the run's; '' if not, or not known."""
+    file = folder / "tokenizer.json"
+    if not (record.get("tokenizer") and file.is_file()) or rules_digest(read_json(file, MOST)) == record["tokenizer"]:
+        return ""
+    return "its tokenizer.json is not that of its run"
 
 
 def records_of(runs: Iterable[MlflowRun], store: str, rows: Iterable[Row] = ()) -> dict[str, Record]:

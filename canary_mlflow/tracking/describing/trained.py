@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from canary_mlflow.tracking.describing.fact_tags import digest
 
 FILE = "trained.json"
 """The run's artifact. Its digest is in the ledger's row about the end of the session."""
@@ -14,6 +18,12 @@ STEP = 0x9E3779B1  # 2³² / φ: places far from each other, the same in every r
 def places(count: int) -> list[int]:
     """Where in a tensor of so many numbers the recorded ones are."""
     return sorted({(at * STEP + STEP // 3) % count for at in range(VALUES)})
+
+
+def rules_digest(rules: Mapping[str, Any]) -> str:
+    """A digest of a tokenizer.json: vocabulary and rules, without padding and truncation, which change with each
+    call."""
+    return digest(json.dumps({key: rules[key] for key in sorted(rules) if key not in ("padding", "truncation")}))
 
 
 def saved_name(name: str, adapters: Iterable[str] = ()) -> str:

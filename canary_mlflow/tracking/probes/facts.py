@@ -21,6 +21,7 @@ from canary_mlflow.tracking.describing.data_facts import IGNORED_LABEL, held_out
 from canary_mlflow.tracking.describing.fact_tags import as_text, digest, to_tags
 from canary_mlflow.tracking.describing.metrics_json import jsonable
 from canary_mlflow.tracking.describing.near_copies import near_copies
+from canary_mlflow.tracking.describing.trained import rules_digest
 from canary_mlflow.tracking.describing.workload import algorithm_of
 from canary_mlflow.tracking.probes import Probe, Row, Setting
 from canary_mlflow.tracking.probes.forwards import ForwardHook
@@ -228,12 +229,11 @@ def tokenizer(setting: Setting) -> Found:
 
 
 def rules_of(tokenizer: Any) -> str:
-    """The tokenizer's rules, without padding and truncation, which change with each call."""
+    """The tokenizer's rules, or its vocabulary if it has none that can be written down."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None or not hasattr(backend, "to_str"):
         return digest(json.dumps(tokenizer.get_vocab(), sort_keys=True))
-    rules = json.loads(backend.to_str())
-    return digest(json.dumps({key: rules[key] for key in sorted(rules) if key not in ("padding", "truncation")}))
+    return rules_digest(json.loads(backend.to_str()))
 
 
 def rewards(setting: Setting) -> Found:

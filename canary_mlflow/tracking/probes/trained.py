@@ -15,7 +15,7 @@ from canary_mlflow.errors import one_line
 from canary_mlflow.tracking.describing.metrics_json import jsonable
 from canary_mlflow.tracking.describing.trained import TYPES, merged_name, places, saved_name
 from canary_mlflow.tracking.probes import Probe, Setting
-from canary_mlflow.tracking.probes.facts import base_of, policy_of, precision
+from canary_mlflow.tracking.probes.facts import base_of, policy_of, precision, tokenizer
 from canary_mlflow.tracking.probes.fixed_batch import answer_of
 from canary_mlflow.tracking.probes.layer_drift import products_of
 
@@ -29,11 +29,13 @@ class Trained(Probe):
     def __init__(self) -> None:
         self._setting: Setting | None = None
         self._ended = False
+        self._tokenizer = ""
         self.text = ""
 
     def start(self, setting: Setting) -> None:
         if setting.first_rank:  # without the trainer: the run's journal must not keep it alive
             self._setting = replace(setting, trainer=None, optimizer=None)
+            self._tokenizer = str(tokenizer(setting).get("digest", ""))
 
     def ended(self) -> None:
         self._ended = True
@@ -41,7 +43,7 @@ class Trained(Probe):
     def stop(self) -> None:
         setting, self._setting = self._setting, None
         if self._ended and setting is not None:
-            self.text = json.dumps(jsonable(look(setting)))
+            self.text = json.dumps(jsonable({**look(setting), "tokenizer": self._tokenizer}))
 
 
 def look(setting: Setting) -> dict[str, Any]:
@@ -62,8 +64,8 @@ def look(setting: Setting) -> dict[str, Any]:
             "class": type(base).__name__,
             "dtype": named(min(frozen or [base.dtype], key=lambda one: torch.finfo(one).bits)),
             "quantized": getattr(base.config, "quantization_config", None) is not None,
-            "config.json": base.config.to_dict(),
-            "generation_config.json": generation.to_dict() if generation else {},
+            "config.json": json.loads(base.config.to_json_string()),  # as a save writes them
+            "generation_config.json": json.loads(generation.to_json_string()) if generation else {},
             "adapter_config.json": next((one.to_dict() for one in adapters.values()), {}),
         }
         answer, usual = answer_of(model), precision(setting)
