@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -220,12 +221,44 @@ def smaller(folder: Path) -> None:
     model.save_pretrained(folder)
 
 
+def beside_a_copy(folder: Path) -> None:
+    shutil.copy(folder / "model.safetensors", folder / "zz.safetensors")
+    adapter(lambda held: [one.add_(0.3) for one in held.values()], "model.safetensors")(folder)
+
+
+def asked_nothing(folder: Path) -> None:
+    beside_a_copy(folder)
+    settings("config.json", auto_map={}, architectures=["Mine"])(folder)
+
+
+def exchanged(folder: Path) -> None:
+    held, numbers = load_file(folder / "model.safetensors"), {"0": "1", "1": "0"}
+    short = {name.removeprefix("gpt_neox."): one for name, one in held.items()}
+    named = {
+        re.sub(r"layers\.(\d)", lambda found: f"layers.{numbers[found[1]]}", name): one for name, one in short.items()
+    }
+    save_file(named, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def other_words(folder: Path) -> None:
+    found = json.loads((folder / "tokenizer.json").read_text())
+    words = found["model"]["vocab"]
+    own = [word for word in words if word not in {one["content"] for one in found["added_tokens"]}]
+    words |= dict(zip(own, [words[word] for word in own][::-1], strict=True))
+    (folder / "tokenizer.json").write_text(json.dumps(found))
+
+
 FULL: dict[str, tuple[Change, str]] = {
     "embeddings in another order": (
         adapter(lambda held: held.update({"gpt_neox.embed_in.weight": held["gpt_neox.embed_in.weight"].flip(0)}),
                 "model.safetensors"), "gpt_neox.embed_in.weight is "),
     "no output layer": (
         adapter(lambda held: held.pop("embed_out.weight"), "model.safetensors"), "no weights for lm_head.weight"),
+    "noise beside a copy that sorts later": (beside_a_copy, " is "),
+    "two layers exchanged under other names": (exchanged, "its model answers "),
+    "a setting that keeps it from being asked": (asked_nothing, " is "),
+    "another tokenizer of the same size": (other_words, "its tokenizer.json is not that of its run"),
+    "no end": (settings("generation_config.json", eos_token_id=None), "says eos_token_id None, the run had 1"),
     "a smaller vocabulary": (smaller, "has 4480 numbers, at the end of the training it had 4800"),
     "a rotation of positions": (settings("config.json", rotary_pct=1.0, rope_parameters={
         "rope_theta": 50.0, "rope_type": "default", "partial_rotary_factor": 1.0}), "its model answers "),

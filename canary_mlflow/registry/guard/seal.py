@@ -124,8 +124,8 @@ def checked_by(trained: Compared, evaluation: Mapping[str, Any] | None) -> str:
     model's answer, by the word of who registers it."""
     if trained.exact:
         return f"the tensors of run {trained.run}"
-    rounded = f"its tensors are those of run {trained.run}, rounded or merged"
-    return "the model's answer" if evaluation else f"{UNCHECKED}{trained.unknown or rounded}"
+    nearly = f"its files are not to the letter what run {trained.run} saves"
+    return "the model's answer" if evaluation else f"{UNCHECKED}{trained.unknown or nearly}"
 
 
 def unchecked(client: MlflowClient, guard: GuardedStore | None, found: ModelVersion) -> str:

@@ -59,13 +59,12 @@ def compare(folder: Path, records: Mapping[str, Record]) -> Compared:
     for run_id, record in records.items():
         try:
             held = held_in(folder)
-            exact = is_exact(folder, held, record)
-            other, unknown = differences(folder, held, record, exact=exact)
+            other, unknown = differences(folder, held, record)
         except (Unfit, *MALFORMED) as error:
             other, unknown = [], f"run {run_id} and the folder cannot be compared ({error})"
         if not other and not unknown:
-            strict = exact and not any(strictly(folder, name, record) for name in settings_of(folder))
-            return Compared(run=run_id, exact=strict and not other_tokenizer(folder, record), unknown="")
+            exact = is_exact(held, record) and not any(strictly(folder, name, record) for name in settings_of(folder))
+            return Compared(run=run_id, exact=exact, unknown="")
         more = f", and {len(other) - 1} more differ" if len(other) > 1 else ""
         found.append((len(other), Compared(fault=f"{other[0]} (run {run_id}){more}" if other else "", unknown=unknown)))
     return min(found, key=lambda one: one[0])[1] if found else Compared()
@@ -95,7 +94,7 @@ def is_adapter(folder: Path) -> bool:
     return (folder / "adapter_config.json").is_file()
 
 
-def is_exact(folder: Path, held: Mapping[str, Numbers], record: Record) -> bool:
+def is_exact(held: Mapping[str, Numbers], record: Record) -> bool:
     """Whether a folder holds what a save of the run writes: each trained tensor under its name, and no other."""
     told = {name: one for name, one in record.get("tensors", {}).items() if "digest" in one}
     trained = {name for name, one in told.items() if one.get("norm") is not None}
@@ -103,7 +102,7 @@ def is_exact(folder: Path, held: Mapping[str, Numbers], record: Record) -> bool:
     return bool(trained) and named and all(digest_of(one) == told[name]["digest"] for name, one in held.items())
 
 
-def differences(folder: Path, held: Mapping[str, Numbers], record: Record, *, exact: bool) -> tuple[list[str], str]:
+def differences(folder: Path, held: Mapping[str, Numbers], record: Record) -> tuple[list[str], str]:
     """The tensors of a folder that are not those of a run, in words, and what of the run was not found there."""
     if said := record.get("unknown"):
         return [], f"its run could not record what it trained: {said}"
@@ -121,10 +120,9 @@ def differences(folder: Path, held: Mapping[str, Numbers], record: Record, *, ex
         alike = (found for found in held.values() if len(found) == one["count"])  # some are saved by another name
         if all(differs(found, one) for found in alike):
             missing = f"{there}, which was trained, is not among its tensors"
-    if said := ends_differ(folder, record, exact=exact):
-        other.append(said)
-    unlike = other_tokenizer(folder, record) or settings_differ(folder, f"{'adapter_' * adapted}config.json", record)
-    return other, missing or unlike
+    other += filter(None, [other_generation(folder, record, merge=bool(merged) and not adapted)])
+    other += filter(None, [other_tokenizer(folder, record)])
+    return other, missing or settings_differ(folder, f"{'adapter_' * adapted}config.json", record)
 
 
 def differs(held: Numbers, one: Mapping[str, Any]) -> str:
@@ -200,12 +198,12 @@ def settings_differ(folder: Path, name: str, record: Record) -> str:
     return ""
 
 
-def ends_differ(folder: Path, record: Record, *, exact: bool) -> str:
-    """By which token a text begins, ends or is filled up, where it is another than in the run. A merge keeps its
-    base's file, which may name none; what a run itself saved (`exact`) names the run's."""
+def other_generation(folder: Path, record: Record, *, merge: bool) -> str:
+    """How a model goes on by itself, where that is set otherwise than in the run; '' if it is not. A merge keeps its
+    base's settings: of these only another end, or another beginning, counts."""
     name = "generation_config.json"
     for key, now, then in both(folder, name, record) if (folder / name).is_file() else ():
-        if key.endswith("_token_id") and (exact or None not in (now, then)):
+        if not merge or (key.endswith("_token_id") and None not in (now, then)):
             return f"{name} says {key} {now}, the run had {then}"
     return ""
 
