@@ -116,7 +116,7 @@ SWITCHES: dict[str, list[Place]] = {
     "runs that broke off": [(sides.Side, "broken_off", ())],
     # Series that do not compare.
     "runs of other parts": [(metric_comparison, "incomparable", returns(""))],
-    "... evaluations after other numbers of steps": [(comparability, "_other_progress", returns(""))],
+    "... evaluations after other numbers of steps": [(comparability, "_other_end", returns(""))],
     "... points at other steps": [(comparability, "_other_part", returns(""))],
     "... only of a series that changes on the way": [(comparability, "_changes", returns(True))],
     "... up to the end that all share": [(metric_comparison, "up_to_shared_end", returns(None))],

@@ -52,8 +52,7 @@ def _incomparable(
         return f"the runs {where}: if one failed, what is recorded of it must say so"
     summary, label, where = SUMMARIES[rule.reduction], rule.info.label, ""
     if summary.single and summary.of_progress:  # evaluations, made at different distances from the start
-        ends = [*too_early, *(int(reading.series.steps[-1]) for reading in everyone)]
-        where = _apart(1.0, ends, what) if min(ends) < (1 - UNEQUAL) * max(ends) else ""
+        where = _other_end(everyone, too_early, what)
     elif not summary.single:
         where = _other_part(everyone, too_early, longest, what)
     if where and summary.of_progress:
@@ -67,6 +66,12 @@ def unread(runs: Sequence[Run], readings: Sequence[Reading]) -> list[Run]:
     """The runs without a reading: one that ended too early to give one has not got as far either."""
     read_ids = {reading.run_id for reading in readings}
     return [run for run in runs if run.run_id not in read_ids and run.last_step > 0]
+
+
+def _other_end(readings: Sequence[Reading], too_early: Sequence[int], what: str) -> str:
+    """Where the last points lie, if that is at different distances from the start."""
+    ends = [*too_early, *(int(reading.series.steps[-1]) for reading in readings)]
+    return _apart(1.0, ends, what) if min(ends) < (1 - UNEQUAL) * max(ends) else ""
 
 
 def _other_part(readings: Sequence[Reading], too_early: Sequence[int], longest: float, what: str) -> str:

@@ -103,6 +103,7 @@ FAULTS: dict[str, tuple[Struck, dict[str, str]]] = {
         {"iteration_cost": "WARN"},
     ),
     "memory 30 % higher": (Struck(series={"peak_memory": times(1.3)}), {"peak_memory": "BLOCK"}),
+    "the host's memory 30 % higher": (Struck(series={"host_memory": times(1.3)}), {"host_memory": "BLOCK"}),
     "400 MiB leak": (
         Struck(series={"peak_memory": lambda values: values + np.linspace(0, 400, len(values))}),
         {"peak_memory": "BLOCK", "memory_growth": "BLOCK"},
@@ -169,6 +170,7 @@ def run(name: str, algo: str, lacking: Sequence[str] = ()) -> Run:
         "step_time": wobble(0.04, 0.02),
         "tokens": np.full(STEPS, CONSTANT_TOKENS),
         "peak_memory": np.full(STEPS, 900.0) + rng.normal(0, 1),
+        "host_memory": np.full(STEPS, 4000.0) + rng.normal(0, 4),
         "loss": np.linspace(0.69, 0.55, STEPS) * wobble(0.01),
         "entropy": wobble(0.05, 2.0),
         "response_length": wobble(0.05, 50.0),
