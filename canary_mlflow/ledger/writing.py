@@ -47,9 +47,14 @@ def let_sign(
 
 def check(connection: Any, signer: Signer) -> None:
     """Raise Refused where `let_sign` would, before there is anything to write."""
+    if why := refused(connection, signer):
+        raise Refused(why)
+
+
+def refused(connection: Any, signer: Signer) -> str:
+    """Why `let_sign` would refuse the key; empty when it would not."""
     problem = objection(connection, signer, *table.tail(connection))
-    if problem and not handover_from(connection, signer):
-        raise Refused(refusal(connection, signer, problem))
+    return refusal(connection, signer, problem) if problem and not handover_from(connection, signer) else ""
 
 
 def refusal(connection: Any, signer: Signer, problem: str) -> str:

@@ -17,6 +17,7 @@ from gates.watch.together import Displacement
 from gates.watch.warning import Detection, Level, WatchWarning
 
 _OF_HEALTHY_RUNS = ("zero_loss",)  # rules that healthy runs break too: a hinge loss is learned away to exactly 0
+_AT_ONCE = ("nonfinite", "loss_rise")  # rules whose STOP need not last: it tells of what does not come back
 _FIRST_LOOK = 16  # rows after which detectors that rest are left out; then after twice as many, and so on
 _TOGETHER = 4  # rows that may be shown together, but no more than a CRITICAL must last to become a STOP
 _BEGINNING = 10  # rows; a run whose first one comes later has begun before
@@ -113,7 +114,8 @@ class Watch:
 
     @property
     def critical_held(self) -> str:
-        """What reached STOP first, in one clause: a CRITICAL that lasted, or NaN and infinities; "" if nothing did."""
+        """What reached STOP first, in one clause: a CRITICAL that lasted, a loss beyond recovery, or NaN
+        and infinities; "" if nothing did."""
         return self._critical_held
 
     def can_wait(self, waiting: int, row: Mapping[str, float]) -> bool:
@@ -214,7 +216,7 @@ class Watch:
         said.append(warning)
         if self._hopeless is None and new.level is Level.STOP and rule not in _OF_HEALTHY_RUNS:
             self._hopeless = warning
-        if not self._critical_held and (alarm.held_stop or (new.level is Level.STOP and rule == "nonfinite")):
+        if not self._critical_held and (alarm.held_stop or (new.level is Level.STOP and rule in _AT_ONCE)):
             self._critical_held = f"{stream} {new.seen} ({rule}, step {self._step})"
 
     def _look_at_stages(self, step: int, row: Mapping[str, float]) -> None:

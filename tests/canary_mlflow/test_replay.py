@@ -269,8 +269,8 @@ def test_files_without_a_clock_are_judged_by_what_was_learned(tmp_path: Path) ->
     assert few.exit_code == 3
     assert "Too few rows to judge: loss has 5 values after warm-up" in few.stdout
     assert "step_time" not in few.stdout
-    rows = {name: [{"loss": level * (1 - x / 100) + (x % 3) / 99} for x in range(60)] for name, level in
-            (("a", 2.0), ("b", 2.01), ("c", 2.02), ("x", 7.9), ("y", 7.8), ("z", 7.7))}  # fmt: skip
+    rows = {name: [{"loss": 4.0 - (4.0 - end) * x / 59 + (x % 3) / 99} for x in range(60)] for name, end in
+            (("a", 2.0), ("b", 2.01), ("c", 2.02), ("x", 3.2), ("y", 3.1), ("z", 3.3))}  # fmt: skip
     paths = {name: written(tmp_path, f"{name}.jsonl", some) for name, some in rows.items()}
     long = judge("files", [paths[name] for name in "abc"], [paths[name] for name in "xyz"])
     assert (long.exit_code, long.stdout.split()[0]) == (1, "BLOCK")

@@ -176,9 +176,11 @@ def holder_of(client: MlflowClient, model: str, alias: str) -> str | None:
 def carry_out(client: MlflowClient, act: Act, found: ModelVersion) -> Act | Request:
     """Carry out the act, through the guard if there is one, then update the description. Returns a request if a second
     person must carry it out. Raises UsageError for a version that nobody may promote."""
+    guard = guard_of(client)
+    if guard is not None:
+        guard.refuse_key()  # before rows are read that a stranger to the ledger cannot check
     made = version_with(client, act.model, act.version).runs
     refuse_load(found, made)
-    guard = guard_of(client)
     if guard is None:
         with registry_lock(client):
             for key, value in tags(act).items():

@@ -23,11 +23,12 @@ from mlflow.store.model_registry.dbmodels.models import (
 )
 from sqlalchemy.orm import Session
 
+from canary_mlflow.errors import Refused
 from canary_mlflow.ledger import install, table
 from canary_mlflow.ledger.clock import stamp
 from canary_mlflow.ledger.keys import PublicKeys, key_folder, load_signer
 from canary_mlflow.ledger.rows import Record, Row
-from canary_mlflow.ledger.writing import add, keys_in, let_sign
+from canary_mlflow.ledger.writing import add, keys_in, let_sign, refused
 from canary_mlflow.notify.moves import announce
 from canary_mlflow.registry.guard import refusals, stored
 from canary_mlflow.registry.guard.binding import Binding, artifact_digest, run_digests
@@ -203,6 +204,14 @@ class Guard(AbstractStore):  # type: ignore[misc]
         """The rows by which files of a model's versions were given up."""
         with self.ManagedSessionMaker() as session:
             return table.prunings(session, self._get_active_workspace(), model)
+
+    def refuse_key(self) -> None:
+        """Raise Refused if the ledger does not let this account's key sign."""
+        signer = load_signer(key_folder())
+        with self.ManagedSessionMaker() as session:
+            why = refused(session, signer)
+        if why:
+            raise Refused(why)
 
     def append(self, record: Record) -> Row:
         """Append a row that concerns no alias, in a separate transaction."""
