@@ -15,6 +15,7 @@ KINDS = {**dict.fromkeys(_DEVICE, "device"), "host_memory": "host", "step_time":
 WORK = ("tokens", "response_length", "tokens_response", "tokens_prompt")  # with more of it, both may grow
 _PARTS, _THIRD = 12, 4  # of a run, whose medians are compared: stairs of up to five steps are flat between most of them
 _AT_ONCE = 1.5  # times as much as by and by: batches grow in stages, to 2.3 times in public logs
+_LOST = 5.0  # seconds that slower steps must have cost: a neighbour on the machine slows steps of a few ms for that long
 _KEPT = 9 * _PARTS  # rows; of a longer run every second, fourth …
 
 
@@ -37,7 +38,7 @@ class Growth(Detector):
     """A resource by the medians of twelve parts of the run so far; only growth beyond that of the work counts.
 
     It must grow in most parts, and in the last ones no slower: caches fill and stay, one long batch lifts a peak once.
-    Steps may also become far slower at once, if they stay so for the last third.
+    Steps may also become far slower at once, if they stay so for the last third. Seconds are no harm.
     """
 
     rule = "resource_growth"
@@ -80,6 +81,8 @@ class Growth(Detector):
                 return None
             now, least = median(taken[-_THIRD:]), _AT_ONCE * least
         if now < least * max(taken[begun], 1e-9) * max(1.0, work[-1] / (work[begun] or 1.0)):
+            return None
+        if kind == "time" and size * self._every * sum(value - taken[begun] for value in taken) < _LOST:
             return None
         self._work.said[kind] = self._stream
         before, after = (quantity(value, METRICS[self._stream].unit) for value in (taken[begun], now))

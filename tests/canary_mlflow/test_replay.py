@@ -104,6 +104,7 @@ def test_memory_that_grows_over_the_whole_run_is_warned_of(tmp_path: Path) -> No
     assert levels(slow) == {"resource_growth step_time": {"WARN"}}
     quiet = {
         "flat": {},
+        "a busy second": {"timing_s__step": lambda row: 0.002 + 0.008 * (row >= 60)},
         "stairs": {device: lambda row: 48 + 10 * (row // 40)},
         "caches": {name: lambda row: 500 - 380 * math.exp(-row / 25) for name in (device, host)},
         "checkpoints": {name: lambda row: 60 + 600 * (row % 20 == 0) for name in (device, "timing_s__step")},
