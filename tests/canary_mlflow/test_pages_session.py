@@ -506,22 +506,24 @@ def test_a_policys_band_lies_at_the_same_rollouts(web: Any, recorded: Any) -> No
     assert found["runs"][1]["away"]["kl"] == {"far": 0.0, "step": None, "now": "inside"}
 
 
-def test_a_policys_band_is_drawn_once_its_place_is_known(web: Any, guarded: Any) -> None:
+def test_a_policys_band_is_drawn_once_its_place_is_known(web: Any, recorded: Any) -> None:
     """A run that has made no rollout yet: a band at the champion's own steps would stay where it does not belong."""
 
     def closing(run_id: str, updates: int, rollouts: int) -> None:
         rows = [("perf/iteration_time", n) for n in range(1, rollouts + 1)]
-        guarded.client.log_batch(run_id, metrics=[Metric(key, 1.0, 1_700_000_000_000, n * updates) for key, n in rows])
+        recorded.client.log_batch(run_id, metrics=[Metric(key, 1.0, 1_700_000_000_000, n * updates) for key, n in rows])
 
-    for run_id in guarded.children(str(guarded.tags("1")["canary.session_id"])):
+    champion = recorded.session()  # of its own: what ended runs did is read once
+    for run_id in recorded.children(champion):
         closing(run_id, 4, 10)
-    mine = guarded.session(runs=1, tags={"canary.model_name": guarded.model})
-    tags = guarded.client.get_run(guarded.children(mine)[0]).data.tags
+    bless(recorded.client, recorded.model, recorded.register(champion), "a baseline for the test")
+    mine = recorded.session(runs=1, tags={"canary.model_name": recorded.model})
+    tags = recorded.client.get_run(recorded.children(mine)[0]).data.tags
     own = {key: value for key, value in tags.items() if key.startswith("canary.")}
-    run_id = a_run(guarded, {}, tags={**own, "mlflow.parentRunId": mine})
+    run_id = a_run(recorded, {}, tags={**own, "mlflow.parentRunId": mine})
     waiting = web.get(f"/canary/band.json?id={run_id}").get_json()
     assert (waiting["waits"], waiting["series"]) == (True, {})
     closing(run_id, 8, 2)
     placed = web.get(f"/canary/band.json?id={run_id}").get_json()
     assert (placed["waits"], placed["series"]["iteration_time"]["steps"]) == (False, list(range(8, 81, 8)))
-    guarded.client.set_terminated(run_id)
+    recorded.client.set_terminated(run_id)
