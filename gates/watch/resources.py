@@ -15,9 +15,7 @@ KINDS = {**dict.fromkeys(_DEVICE, "device"), "host_memory": "host", "step_time":
 WORK = ("tokens", "response_length", "tokens_response", "tokens_prompt")  # with more of it, both may grow
 _PARTS, _THIRD = 12, 4  # of a run, whose medians are compared: stairs of up to five steps are flat between most of them
 _AT_ONCE = 1.5  # times as much as by and by: batches grow in stages, to 2.3 times in public logs
-_LOST = (
-    5.0  # seconds that slower steps must have cost: a neighbour on the machine slows steps of a few ms for that long
-)
+_LOST = 5.0  # seconds that slower steps must have cost: neighbours on the machine slow steps of 2 ms for as long
 _KEPT = 9 * _PARTS  # rows; of a longer run every second, fourth …
 
 

@@ -75,6 +75,7 @@ def test_a_run_that_blows_up_within_its_first_rows_is_critical() -> None:
 def test_ten_times_its_first_loss_is_beyond_recovery_however_few_rows_there_are(rows: list[float]) -> None:
     found = watch([{"loss": value} for value in rows])
     assert {one[1:] for one in said(found) if one[3] == "loss_rise"} == {("STOP", "loss", "loss_rise")}
+    assert "(loss_rise, step" in found.critical_held, "the gate's row `watch`"
 
 
 @pytest.mark.parametrize(
