@@ -60,7 +60,9 @@ def compare(folder: Path, records: Mapping[str, Record]) -> Compared:
         try:
             held = held_in(folder)
             other, unknown = differences(folder, held, record)
-        except (Unfit, *MALFORMED) as error:
+        except Unfit as error:
+            other, unknown = [str(error)], ""
+        except MALFORMED as error:
             other, unknown = [], f"run {run_id} and the folder cannot be compared ({error})"
         if not other and not unknown:
             exact = is_exact(held, record) and not any(strictly(folder, name, record) for name in settings_of(folder))
@@ -171,8 +173,9 @@ def both(folder: Path, name: str, record: Record) -> Iterator[tuple[str, Any, An
     """Each setting that a file of a folder and the run have otherwise, with both values; None for a missing one."""
     recorded, file = record.get(name) or {}, folder / name
     found = read_json(file) if file.is_file() else {}
-    known = found.get("auto_mapping") or {}  # PEFT writes it when it saves
-    own = known.get("base_model_class") == record.get("class") and known["parent_library"].startswith("transformers.")
+    named = found.get("auto_mapping") or {}  # PEFT writes it when it saves
+    library = str(named.get("parent_library", ""))
+    own = named.get("base_model_class") == record.get("class") and library.startswith("transformers.")
     for key in sorted((found.keys() | recorded.keys()) - NO_FUNCTION - ({"auto_mapping"} if own else set())):
         now, then = (one if isinstance(one, dict) else sorted(map(str, one if isinstance(one, list) else [one]))
                      for one in (found.get(key), recorded.get(key)))  # fmt: skip
