@@ -45,10 +45,11 @@ def launch(
     A run that became unstable counts as made. Raises BrokeOff if an exception that it recorded ended it; if something
     else did, CanaryError, or NoSource for a run with the role `baseline`, which a policy may do without.
     """
-    run_id = begun or begin(client, session, name=name, role=role, seed=seed)
-    if get_run(client, run_id).info.status != "RUNNING":
-        raise NoSource(f"{name}: run {run_id} was ended before it could be made (its node was lost?); expected it open")
-    log_tags(client, run_id, tags)
+    run_id = begun or begin(client, session, name=name, role=role, seed=seed, tags=tags)
+    if begun:
+        if get_run(client, begun).info.status != "RUNNING":
+            raise NoSource(f"{name}: run {begun} was ended before it could be made; expected it open")
+        log_tags(client, begun, tags)
     parameters = {"session": session, "seed": str(seed), "role": role, "like": like, "overrides": overrides}
     try:
         with held(client, run_id):
@@ -68,9 +69,11 @@ def launch(
     return run_id
 
 
-def begin(client: MlflowClient, session: str, *, name: str, role: str, seed: int) -> str:
+def begin(
+    client: MlflowClient, session: str, *, name: str, role: str, seed: int, tags: Mapping[str, str] = NOTHING
+) -> str:
     """Open a run of the session that nothing has been recorded in, and return its id."""
-    return create_child_run(client, session, name, {"canary.role": role, "canary.seed": str(seed)}, {})
+    return create_child_run(client, session, name, {"canary.role": role, "canary.seed": str(seed), **tags}, {})
 
 
 def run_project(client: MlflowClient, source: Source, run_id: str, parameters: Mapping[str, str]) -> None:

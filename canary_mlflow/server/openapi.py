@@ -20,6 +20,7 @@ EVALUATION = {
         "different": {"type": "array", "items": {"type": "string", "pattern": NAME}},
         "tolerance": {"type": "number"},
         "failure": REASON,
+        "artifact": {"type": "string", "minLength": 1, "maxLength": 100},
     },
     "additionalProperties": False,
 }

@@ -13,7 +13,7 @@ from canary_mlflow.files.documents import parse_json
 from canary_mlflow.files.source import TooMuch
 
 LONGEST = {"model": 256, "pattern": 256, "alias": 255, "reason": 500, "policy": 100, "weights": 10, "failure": 500,
-           "session": 64, "run": 64, "word": 10}  # fmt: skip
+           "session": 64, "run": 64, "word": 10, "artifact": 100}  # fmt: skip
 NAME = re.compile(r"[A-Za-z0-9_./@-]{1,100}")
 SWITCHES = {"promote": "promotion over an older champion alone", "by_plan": "false", "without_weights": "false"}
 LEAST = {"keep": 1, "older_than": 0}
@@ -80,7 +80,8 @@ def checked(key: str, value: Any) -> Any:
 def evaluation(value: Any) -> dict[str, Any]:
     """What a run found when it evaluated its saved weights; the ledger row says that this is the run's claim."""
     known: dict[str, type | tuple[type, ...]]
-    known = {"recorded": dict, "repeated": dict, "different": list, "failure": str, "tolerance": (int, float)}
+    known = {"recorded": dict, "repeated": dict, "different": list, "failure": str, "tolerance": (int, float),
+             "artifact": str}  # fmt: skip
     if not isinstance(value, dict):
         raise UsageError(f"evaluation: no object; expected {', '.join(known)}; see openapi.json")
     for key, found in value.items():
@@ -95,8 +96,8 @@ def evaluation(value: Any) -> dict[str, Any]:
     for name in names:
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise UsageError("evaluation: a name with other characters; expected e.g. eval_loss; see openapi.json")
-    if "failure" in value:
-        text("failure", value["failure"])
+    for name in {"failure", "artifact"} & value.keys():
+        text(name, value[name])
     return value
 
 

@@ -23,8 +23,13 @@ from transformers import AutoModelForCausalLM
 import canary_mlflow
 from canary_mlflow import CanaryCallback
 from canary_mlflow.cli import canary
+from canary_mlflow.errors import UsageError
+from canary_mlflow.registry.guard.origin import SOURCE_TAG
+from canary_mlflow.registry.guard.seal import seal_version
 from canary_mlflow.registry.guard.trained import compare
 from canary_mlflow.registry.sessions import registering
+from canary_mlflow.registry.versions import SESSION_TAG
+from canary_mlflow.tracking.delivery import uploading
 from canary_mlflow.tracking.describing.metrics_json import jsonable
 from canary_mlflow.tracking.describing.trained import places
 from canary_mlflow.tracking.probes import Setting
@@ -77,6 +82,15 @@ def register(place: Path, session_id: str, folder: Path) -> str:
     done = CliRunner().invoke(canary, words)
     assert done.exit_code in (0, 2), done.output
     return done.stderr if done.exit_code else ""
+
+
+def changed(place: Path, session_id: str, folder: Path, change: Change) -> str:
+    """What `canary register` answers to a folder that was changed, which is then removed."""
+    try:
+        change(folder)
+        return register(place, session_id, folder)
+    finally:
+        shutil.rmtree(folder)
 
 
 def tag(place: Path, version: str = "1") -> str:
@@ -161,12 +175,7 @@ WRONG_ADAPTERS: dict[str, tuple[Change, str]] = {
 def test_an_adapter_that_its_session_did_not_train_is_refused(kind: str, lora: Any, here: None) -> None:
     place, session_id, _ = lora
     change, says = WRONG_ADAPTERS[kind]
-    folder = shutil.copytree(place / "good", place / "wrong", dirs_exist_ok=True)
-    try:
-        change(folder)
-        said = register(place, session_id, folder)
-    finally:
-        shutil.rmtree(folder)
+    said = changed(place, session_id, shutil.copytree(place / "good", place / "wrong"), change)
     assert says in said, said
     assert said.endswith(f"the session is kept: canary register {session_id} --weights FOLDER\n")
 
@@ -205,12 +214,7 @@ WRONG_MERGES: dict[str, tuple[Callable[[Path], Any], Change, str]] = {
 def test_a_merge_of_something_else_is_refused(kind: str, lora: Any, here: None) -> None:
     place, session_id, trainer = lora
     make, change, says = WRONG_MERGES[kind]
-    folder = saved(trainer, place / "wrong", make(place))
-    try:
-        change(folder)
-        said = register(place, session_id, folder)
-    finally:
-        shutil.rmtree(folder)
+    said = changed(place, session_id, saved(trainer, place / "wrong", make(place)), change)
     assert says in said, said
 
 
@@ -373,3 +377,37 @@ def test_what_was_not_compared_is_no_champion_until_it_is(
         assert "its weights were not compared with what its session trained: adapter_config.json says" in words
     now = CliRunner().invoke(canary, gate)
     assert (now.exit_code, now.stdout.startswith("BOOTSTRAP  mine version 1")) == (0, True), now.output
+
+
+@pytest.mark.parametrize("kind", ["good", "other"])
+def test_a_runs_own_folder_is_what_the_run_ended_with(kind: str, lora: Any, here: None, tmp_path: Path) -> None:
+    """In the place that its tag names; `other` is the adapter of another session."""
+    place, name = lora[0], f"own-{kind}"
+    client = MlflowClient(f"sqlite:///{place / 'mlflow.db'}")
+    with canary_mlflow.session(name, tracking_uri=client.tracking_uri) as opened:
+        trainer = sft(str(place / "tiny"), place, [CanaryCallback(watch=None)], LORA, learning_rate=2e-2)
+        trainer.train()
+        folder = saved(trainer, tmp_path / "good") if kind == "good" else shutil.copytree(place / kind, tmp_path / kind)
+        (run,) = child_runs(client, opened.session_id)
+        client.set_tag(run.info.run_id, SOURCE_TAG, str(folder))
+    client.create_registered_model(name)
+    tags = {SESSION_TAG: opened.session_id}
+    made = client.create_model_version(name, str(folder), run_id=run.info.run_id, tags=tags)
+    if kind == "good":
+        seal_version(client, name, str(made.version))
+        return
+    with pytest.raises(UsageError, match="at the end of the training it was"):
+        seal_version(client, name, str(made.version))
+
+
+def test_what_was_asked_is_what_is_sealed(lora: Any, here: None, tmp_path: Path, monkeypatch: Any) -> None:
+    """Somebody exchanges the files between the question and the seal, for others with the same tensors."""
+    place, session_id, trainer = lora
+    folder = saved(trainer, tmp_path / "folder", merged(place))
+
+    def upload(*given: Any) -> Any:
+        settings("config.json", hidden_act="relu")(folder)
+        return uploading.upload(*given)
+
+    monkeypatch.setattr(registering, "upload", upload)
+    assert "those whose model was asked were " in register(place, session_id, folder)

@@ -43,13 +43,13 @@ REGISTER = "register the weights as a new version (canary register SESSION MODEL
 @dataclass(frozen=True, kw_only=True)
 class Files:
     """A version's files as they are now. `fault`: what keeps their weights from being loaded, in words, or "".
-    `code`: what loading them, or resuming from them, can run. `trained`: what they are beside what the session's runs
-    ended with, if they were compared."""
+    `code`: what loading them, or resuming from them, can run. `trained`: what they are beside what the runs ended with
+    that could have made them."""
 
     digests: Mapping[str, str]
     fault: str
     code: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    trained: Compared | None = None
+    trained: Compared = field(default_factory=Compared)
 
     @property
     def artifact(self) -> str:
@@ -92,13 +92,17 @@ def seal_version(
             f"version {found.version} of {model!r}: sealed already, in row {row.seq} of the ledger; expected a version "
             "without a seal; register the files as a new version"
         )
-    files = read_files(client, found, trained_in(client, guard, str(found.run_id)) if is_given(client, found) else None)
+    files = read_files(client, found, guard)
+    refuse_untrained(found, files, weights)
+    if evaluation and evaluation.get("artifact", files.artifact) != files.artifact:
+        raise UsageError(
+            f"version {found.version} of {found.name!r}: its files are {files.artifact}, those whose model was asked "
+            f"were {evaluation['artifact']}; expected the same; {REGISTER}"
+        )
     if guard is not None:
         refuse_other_weights(guard, found, files)
     tags = {WEIGHTS_TAG: str(weights), SEAL_TAG: files.artifact}
-    if files.trained is not None and weights is Weights.FILES:
-        if files.trained.fault:
-            raise UsageError(f"version {found.version} of {found.name!r}: {files.trained.fault}; {TRAINED}; {REGISTER}")
+    if weights is Weights.FILES and is_given(client, found):
         tags[CHECKED_TAG] = checked_by(files.trained, evaluation)
     if guard is None:
         for key, value in tags.items():
@@ -113,10 +117,17 @@ def is_given(client: MlflowClient, found: ModelVersion) -> bool:
     return bool(found.run_id) and session_of(found) == found.run_id and bool(child_runs(client, str(found.run_id)))
 
 
-def trained_in(client: MlflowClient, guard: GuardedStore | None, session_id: str) -> dict[str, Record]:
-    """Run id → what it ended with, of a session's runs, as the ledger knows it."""
+def refuse_untrained(found: ModelVersion, files: Files, weights: Weights) -> None:
+    """Raise UsageError for weights that no run of the version's session ended with, a run's own too."""
+    if weights is Weights.FILES and files.trained.fault:
+        raise UsageError(f"version {found.version} of {found.name!r}: {files.trained.fault}; {TRAINED}; {REGISTER}")
+
+
+def trained_in(client: MlflowClient, guard: GuardedStore | None, session_id: str, run_id: str) -> dict[str, Record]:
+    """Run id → what it ended with, as the ledger knows it: of a run, or if that is the session, of all its runs."""
     rows = () if guard is None else guard.session_rows(session_id)
-    return records_of(child_runs(client, session_id), client.tracking_uri, rows)
+    runs = [run for run in child_runs(client, session_id) if run_id in (session_id, run.info.run_id)]
+    return records_of(runs, client.tracking_uri, rows)
 
 
 def checked_by(trained: Compared, evaluation: Mapping[str, Any] | None) -> str:
@@ -251,7 +262,7 @@ def require_seal(client: MlflowClient, guard: GuardedStore | None, found: ModelV
     """The seal of a version that is to become champion. Raises UsageError, naming the file, if the seal is missing or
     does not hold, if the weights cannot be loaded, or if their evaluation differed from the one in their run."""
     subject = f"version {found.version} of {found.name!r}"
-    files = read_files(client, found)
+    files = read_files(client, found, guard)
     facts = sealed_facts(guard, found)
     if facts is None:
         raise UsageError(f"{subject}: {files.fault or 'it has no seal'}; expected files that were sealed; {REGISTER}")
@@ -261,6 +272,7 @@ def require_seal(client: MlflowClient, guard: GuardedStore | None, found: ModelV
     if guard is not None and (session_id := session_of(found)) is not None:
         refuse_changed_weights(found, files, guard.session_rows(session_id))
     weights = Weights(facts["weights"])
+    refuse_untrained(found, files, weights)  # again: it may have been sealed while its run still trained
     held = any(name.endswith(".safetensors") for name in files.digests)
     if files.fault and (held or weights is Weights.FILES):
         raise UsageError(f"{subject}: {files.fault}; expected weights that can be loaded, all finite; {REGISTER}")
@@ -296,16 +308,19 @@ def seal_of(rows: Iterable[Row], found: ModelVersion) -> Row | None:
     return next((row for row in rows if row.kind == Kind.SEAL and (row.version, row.version_created) == about), None)
 
 
-def read_files(client: MlflowClient, found: ModelVersion, records: Mapping[str, Record] | None = None) -> Files:
-    """Every file of a version, read whole. Weights are read only once, so that the digest is of the bytes that were
-    checked, even if somebody writes meanwhile. `records`: what to compare them with. Raises StoreError."""
+def read_files(client: MlflowClient, found: ModelVersion, guard: GuardedStore | None) -> Files:
+    """Every file of a version, read whole, and compared with what its run ended with, or any of its session's if they
+    are the session's own. Weights are read only once, so that the digest is of the bytes that were checked, even if
+    somebody writes meanwhile. Raises StoreError."""
+    session_id = session_of(found)
+    records = {} if session_id is None else trained_in(client, guard, session_id, str(found.run_id))
     address = client.get_model_version_download_uri(found.name, found.version)
     with files_at(address, store=client.tracking_uri) as place:
         checked: dict[str, str] = {}
         fault = weight_files.fault_of(place, checked)
         digests = file_digests(place, checked)
         code = code_in(place, digests)
-        trained = None if records is None else compare(place, records)
+        trained = compare(place, records)
     late = sorted(name for name in digests if weight_files.is_weights(name) and name not in checked)
     fault = fault or (f"{late[0]}: it came while others were read" if late else "")
     return Files(digests=digests, fault=fault, code=code, trained=trained)

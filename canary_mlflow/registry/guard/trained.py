@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,12 +57,15 @@ def compare(folder: Path, records: Mapping[str, Record]) -> Compared:
     """The folder against what each run ended with, by run id: the first whose tensors it holds decides, and else the
     nearest."""
     found: list[tuple[int, Compared]] = []
+    try:
+        held = held_in(folder) if records else {}
+    except Unfit as error:
+        return Compared(fault=str(error), unknown="")
+    except MALFORMED as error:
+        return Compared(unknown=f"the folder cannot be compared ({error})")
     for run_id, record in records.items():
         try:
-            held = held_in(folder)
             other, unknown = differences(folder, held, record)
-        except Unfit as error:
-            other, unknown = [str(error)], ""
         except MALFORMED as error:
             other, unknown = [], f"run {run_id} and the folder cannot be compared ({error})"
         if not other and not unknown:
@@ -72,10 +76,25 @@ def compare(folder: Path, records: Mapping[str, Record]) -> Compared:
     return min(found, key=lambda one: one[0])[1] if found else Compared()
 
 
-def held_in(folder: Path) -> dict[str, Numbers]:
+@dataclass
+class Tensor:
+    """The numbers of a tensor in a file, which are read when they are asked for."""
+
+    numbers: Numbers
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 of its type and bytes."""
+        found = hashlib.sha256(self.numbers.dtype.str.encode())
+        for at in range(0, len(self.numbers), CHUNK):
+            found.update(self.numbers[at : at + CHUNK].tobytes())
+        return found.hexdigest()
+
+
+def held_in(folder: Path) -> dict[str, Tensor]:
     """The tensors, whose numbers can be compared, of the files that a loader takes. Raises Unfit for an unreadable one,
     and for a name that stands in two."""
-    found: dict[str, Numbers] = {}
+    found: dict[str, Tensor] = {}
     stem = "adapter_model" if is_adapter(folder) else "model"
     files = [folder / ONE.format(stem)]
     if not files[0].is_file() and (index := folder / INDEX.format(stem)).is_file():
@@ -87,7 +106,7 @@ def held_in(folder: Path) -> dict[str, Numbers]:
             if one.name in found:
                 raise Unfit(f"{one.name} stands in two files")
             count = (one.end - one.start) // WIDTHS[one.dtype]
-            found[one.name] = np.memmap(file, KINDS[one.dtype], "r", one.start, (count,))
+            found[one.name] = Tensor(np.memmap(file, KINDS[one.dtype], "r", one.start, (count,)))
     return found
 
 
@@ -96,15 +115,15 @@ def is_adapter(folder: Path) -> bool:
     return (folder / "adapter_config.json").is_file()
 
 
-def is_exact(held: Mapping[str, Numbers], record: Record) -> bool:
+def is_exact(held: Mapping[str, Tensor], record: Record) -> bool:
     """Whether a folder holds what a save of the run writes: each trained tensor under its name, and no other."""
     told = {name: one for name, one in record.get("tensors", {}).items() if "digest" in one}
     trained = {name for name, one in told.items() if one.get("norm") is not None}
     named = trained <= held.keys() <= told.keys()
-    return bool(trained) and named and all(digest_of(one) == told[name]["digest"] for name, one in held.items())
+    return bool(trained) and named and all(one.digest == told[name]["digest"] for name, one in held.items())
 
 
-def differences(folder: Path, held: Mapping[str, Numbers], record: Record) -> tuple[list[str], str]:
+def differences(folder: Path, held: Mapping[str, Tensor], record: Record) -> tuple[list[str], str]:
     """The tensors of a folder that are not those of a run, in words, and what of the run was not found there."""
     if said := record.get("unknown"):
         return [], f"its run could not record what it trained: {said}"
@@ -119,16 +138,19 @@ def differences(folder: Path, held: Mapping[str, Numbers], record: Record) -> tu
             other.append(f"{there} {said}")
         if there in held or one.get("norm") is None or (name in merged and not adapted):
             continue
-        alike = (found for found in held.values() if len(found) == one["count"])  # some are saved by another name
-        if all(differs(found, one) for found in alike):
+        alike = (
+            found for found in held.values() if len(found.numbers) == one["count"]
+        )  # some are saved by another name
+        if all(differs(tensor, one) for tensor in alike):
             missing = f"{there}, which was trained, is not among its tensors"
     other += filter(None, [other_generation(folder, record, merge=bool(merged) and not adapted)])
     other += filter(None, [other_tokenizer(folder, record)])
     return other, missing or settings_differ(folder, f"{'adapter_' * adapted}config.json", record)
 
 
-def differs(held: Numbers, one: Mapping[str, Any]) -> str:
+def differs(tensor: Tensor, one: Mapping[str, Any]) -> str:
     """What keeps a tensor from being the recorded one, in words; '' if it is, within the rounding of its type."""
+    held = tensor.numbers
     if len(held) != one["count"]:
         return f"has {len(held)} numbers, at the end of the training it had {one['count']}"
     kinds, added = {held.dtype.str, TYPES[one["dtype"]]}, one.get("added")
@@ -145,17 +167,9 @@ def differs(held: Numbers, one: Mapping[str, Any]) -> str:
         now = math.sqrt(sum(float(part @ part) for part in parts))
         if not math.isclose(now, norm, rel_tol=max(error, 1e-5)):
             return f"has the norm {now:.6g}, at the end of the training it was {norm:.6g}"
-    if exact and digest_of(held) != one.get("digest", digest_of(held)):
+    if exact and "digest" in one and tensor.digest != one["digest"]:
         return "holds other numbers than at the end of the training"
     return ""
-
-
-def digest_of(held: Numbers) -> str:
-    """sha256 of a tensor's type and bytes."""
-    found = hashlib.sha256(held.dtype.str.encode())
-    for at in range(0, len(held), CHUNK):
-        found.update(held[at : at + CHUNK].tobytes())
-    return found.hexdigest()
 
 
 def as_floats(read: Numbers) -> Numbers:

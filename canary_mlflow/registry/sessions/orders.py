@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from canary_mlflow.errors import CanaryError, UsageError
-from canary_mlflow.ledger.canonical import digest
 from canary_mlflow.ledger.rows import Row
 from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.remote import ask, is_guarded_server
@@ -41,7 +40,7 @@ def order(client: MlflowClient, session_id: str, model: str, run_id: str) -> Non
 
 
 def record_order(client: MlflowClient, guard: GuardedStore, session_id: str, model: str, run_id: str) -> Row:
-    """Write the order into this guard's ledger: the run, the champion, and the digest of how its runs were made."""
+    """Write the order into this guard's ledger: the run, and the champion whose code it repeats."""
     run, rows = get_run(client, run_id), trusted(guard, guard.session_rows(session_id))
     champion = guard.standing(model).version
     if champion is None:
@@ -52,8 +51,7 @@ def record_order(client: MlflowClient, guard: GuardedStore, session_id: str, mod
             f"run {run_id}: found one that has begun, or is in another session; expected a new one of session "
             f"{session_id}; an order comes before its run"
         )
-    code = digest(how_made(version_with(client, model, str(champion), metrics=()).runs))
-    return append(guard, session_id, model, Word.ORDERED, {"ordered": {run_id: str(champion)}, "code": code})
+    return append(guard, session_id, model, Word.ORDERED, {"ordered": {run_id: str(champion)}})
 
 
 def beside_in(client: MlflowClient, session_id: str | None, model: str) -> Mapping[str, str] | None:
@@ -81,11 +79,11 @@ def rows_there(client: MlflowClient, model: str) -> Iterable[Row]:
         after, more = rows[-1].seq if rows else 0, bool(answer.get("more"))
 
 
-def version_with(client: MlflowClient, model: str, number: str, metrics: Iterable[str] | None = None) -> Version:
+def version_with(client: MlflowClient, model: str, number: str) -> Version:
     """A model version with the runs that are its evidence, by the ledger's word if there is one. Raises NoSuchModel,
     NoSuchVersion, StoreError."""
     session_id = (find_version(client, model, number).tags or {}).get(SESSION_TAG)
-    return read_version(client, model, number, metrics, beside_in(client, session_id, model))
+    return read_version(client, model, number, beside=beside_in(client, session_id, model))
 
 
 def session_evidence(client: MlflowClient, session_id: str, model: str) -> tuple[Run, ...]:
@@ -107,18 +105,13 @@ def counted(baseline: Version | None) -> tuple[Version | None, tuple[str, ...]]:
     return replace(baseline, fresh=tuple(run for run in told if run.run_id not in others)), notes
 
 
-def how_made(runs: Sequence[Run]) -> dict[str, dict[str, list[str]]]:
-    """What these runs recorded about how they were made, by group and key, but for the machine, and for what follows
-    from the rest."""
-    found = {group: values for group, values in recorded(runs).items() if group not in (HARDWARE, FACTS)}
-    return {group: {key: list(values) for key, values in one.items()} for group, one in found.items()}
-
-
 def made_otherwise(run: Run, like: Sequence[Run]) -> str:
     """What a run recorded of how it was made that none of the others did; '' if nothing. A run that an exception ended
     may have recorded less."""
-    own, known = how_made([run]), how_made(like)
-    for group, values in own.items():
+    known = recorded(like)
+    for group, values in recorded([run]).items():
+        if group in (HARDWARE, FACTS):  # the machine, and what follows from the rest
+            continue
         for key in sorted(values if run.raised is not None else {**values, **known[group]}):
             if not set(values.get(key, ())) or not set(values[key]) <= set(known[group].get(key, ())):
                 return f"{group} ({key})"

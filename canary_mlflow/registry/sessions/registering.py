@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from canary_mlflow.errors import UsageError
 from canary_mlflow.module_runner import module_command
 from canary_mlflow.registry.evidence import refuse_profile
-from canary_mlflow.registry.guard.binding import files_at
+from canary_mlflow.registry.guard.binding import digest_of_all, file_digests, files_at
 from canary_mlflow.registry.guard.seal import trained_in
 from canary_mlflow.registry.guard.trained import Record, compare
 from canary_mlflow.registry.guard_client import guard_of
@@ -52,7 +52,7 @@ def register_session(client: MlflowClient, session_id: str, model: str | None, w
     evaluation = None
     if weights is not None:
         check_weights(weights, session_id)
-        evaluation, _ = evaluate(client, session_id, weights, trained_in(client, guard_of(client), session_id))
+        evaluation, _ = evaluate(client, guard_of(client), session_id, weights)
         upload(client, session_id, weights, "model")
     # The session is the source run, as it is not known from which of its runs the weights come.
     kept = Weights.NONE if weights is None else Weights.FILES
@@ -60,11 +60,12 @@ def register_session(client: MlflowClient, session_id: str, model: str | None, w
 
 
 def evaluate(
-    client: MlflowClient, session_id: str, folder: Path, records: Mapping[str, Record]
+    client: MlflowClient, guard: GuardedStore | None, session_id: str, folder: Path
 ) -> tuple[Mapping[str, Any] | None, str]:
     """Compare a folder with what the runs of its session ended with: (by how much its model's answer differs, "") if
     it could be asked, else (None, why not). Raises UsageError for another's weights, and for those that cannot be
     loaded."""
+    records = trained_in(client, guard, session_id, session_id)
     compared = compare(folder, records)
     told = {compared.run: records[compared.run]} if compared.run else records
     said = {"fault": compared.fault} if compared.fault else asked(folder, told, tokens_of(client, session_id))
@@ -76,8 +77,11 @@ def evaluate(
         )
     if "difference" not in said:
         return None, compared.unknown or str(said.get("unknown", ""))
-    of = {"answer": said["difference"]}
-    return {"recorded": {"answer": 0.0}, "repeated": of, "different": [], "tolerance": said["tolerance"]}, ""
+    of, files = {"answer": said["difference"]}, digest_of_all(file_digests(folder))
+    return {
+        "recorded": {"answer": 0.0}, "repeated": of, "different": [], "tolerance": said["tolerance"],
+        "artifact": files,
+    }, ""  # fmt: skip
 
 
 def refuse_unready(client: MlflowClient, session: Run) -> None:
@@ -129,7 +133,7 @@ def checked_now(client: MlflowClient, guard: GuardedStore | None, found: ModelVe
     session_id = str(found.run_id)
     address = client.get_model_version_download_uri(found.name, found.version)
     with files_at(address, store=client.tracking_uri) as place:
-        evaluation, why = evaluate(client, session_id, place, trained_in(client, guard, session_id))
+        evaluation, why = evaluate(client, guard, session_id, place)
     return "" if evaluation else why
 
 

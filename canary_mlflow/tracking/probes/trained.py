@@ -118,7 +118,7 @@ def values_at(weight: Any) -> dict[str, Any]:
 
 
 def digest(weight: Any) -> str:
-    """sha256 of a tensor's type and bytes, as `digest_of` of registry/guard/trained.py makes it of a file."""
+    """sha256 of a tensor's type and bytes, as registry/guard/trained.py makes it of a file's."""
     found = hashlib.sha256(TYPES.get(named(weight.dtype), "").encode())
     found.update(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     return found.hexdigest()
