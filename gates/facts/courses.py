@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from itertools import permutations
 
@@ -26,7 +27,10 @@ Values = NDArray[np.float64]
 
 def course_differences(baseline: Sequence[Run], candidate: Sequence[Run], group: str) -> list[Difference]:
     """Where candidate's runs leave the course of the baseline's, once for each series. None for a schedule that follows
-    what a run measures, such as a plateau of its loss: there, the runs of one side differ too."""
+    what a run measures, such as a plateau of its loss: there, the runs of one side differ too. Nor of policies that
+    make more steps on each rollout: their schedule is stretched."""
+    if len({round(run.updates, 3) for run in (*baseline, *candidate) if math.isfinite(run.updates)}) > 1:
+        return []
     return [one for name in EXACT if (one := _difference(name, _recorded(baseline, name), candidate, group))]
 
 

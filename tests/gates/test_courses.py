@@ -12,6 +12,7 @@ import pytest
 from verdicts import check
 
 from gates import CheckOutcome, Outcome, ReasonCode, Series, Version, judge
+from gates.facts.courses import course_differences
 from gates.facts.exact import FACTS
 
 SETTINGS = {"train.learning_rate": "0.003", "train.weight_decay": "0"}
@@ -119,3 +120,16 @@ def test_without_a_configuration_nobody_knows_whether_it_was_meant(smoke: Any, s
 def test_a_champion_that_did_not_record_it_says_nothing(smoke: Any, side: Any, make_version: Any) -> None:
     before = make_version("a", seeds=[0, 1, 2], configuration=SETTINGS)
     assert judge(smoke, before, side("b", 10, stopped)).outcome is Outcome.PASS
+
+
+def test_a_policy_that_makes_more_steps_on_each_rollout_stretches_its_schedule(side: Any) -> None:
+    """Twice the epochs are what was changed; that the rate falls later follows from it."""
+
+    def paced(made: Version, updates: int) -> list[Any]:
+        at = np.arange(updates, 101, updates)
+        closed = Series(name="iteration_time", steps=at, values=np.ones(len(at)))
+        return [replace(run, series={**run.series, "iteration_time": closed}) for run in made.runs]
+
+    before, after = side("a", 0, linear), side("b", 10, cosine)
+    assert course_differences(paced(before, 4), paced(after, 4), FACTS)
+    assert not course_differences(paced(before, 4), paced(after, 8), FACTS)
