@@ -135,6 +135,7 @@ RENAMED = {
 
 # An exact zero of these says that nothing is learned; a printed one may be what few decimals leave of a small number.
 ROUNDED = frozenset({"learning_rate", "kl", "actor/kl_loss", "grad_norm"})
+_ROUNDED_ZERO = re.compile(r"[-+]?0\.00+")  # a format's; Python's own zero is 0.0
 
 # verl: what it logs per iteration → (ours, our units in one of theirs). Times are seconds there too, losses, KL and
 # entropy nats, shares 0 to 1; higher and lower mean the same in both. Where the two measure unlike things the series
@@ -260,6 +261,12 @@ def other_unit(column: str) -> Unit | None:
     """What a column in another unit than ours tells; None for the others."""
     known = OTHER_UNITS.get(column.strip().lower())
     return Unit(*known) if known else speed_of(column)
+
+
+def is_rounded_zero(column: str, text: str) -> bool:
+    """Whether a printed "0.000" need not be zero: releases of verl until 2025 print a learning rate of 1e-6 so."""
+    name = VERL[column][0] if column in VERL else name_of_column(column)
+    return not ROUNDED.isdisjoint({column, name}) and _ROUNDED_ZERO.fullmatch(text) is not None
 
 
 def is_canonical(name: str) -> bool:

@@ -15,7 +15,7 @@ from canary_mlflow.files.columns import Columns, unreadable
 from canary_mlflow.files.from_columns import history_of
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
-from canary_mlflow.files.names import EPOCH, ROUNDED, VERL, is_canonical, name_of_column, step_column
+from canary_mlflow.files.names import EPOCH, ROUNDED, is_canonical, is_rounded_zero, name_of_column, step_column
 from canary_mlflow.files.numbers import json_value, number, number_or_none
 from canary_mlflow.files.ranks import is_summary, one_each
 from canary_mlflow.files.verl import is_verl, translate
@@ -28,7 +28,6 @@ _SAID = re.compile(r"""['"]([^'"]+)['"]: ?['"]?(\w*)""")
 _ABSENT = (None, "None", "null")
 _OF_VERL = re.compile(r"\bstep:(\d+) - (.*)")
 _VALUE = re.compile(r"(?<!\S)([^\s:]+):(?:np\.float\d+\()?([^\s()]+)")
-_ROUNDED_ZERO = re.compile(r"[-+]?0\.00+")  # a format's; Python's own zero is 0.0
 _BROKEN = 60  # lines of one dictionary at most
 _NUMBERED = "as printed, without steps: the rows are numbered"
 
@@ -152,10 +151,5 @@ def _numbered(rows: Iterable[dict[str, float]]) -> Iterator[tuple[int, dict[str,
 def _numbers(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, float]]:
     for key, value in pairs:
         with suppress(ValueError):
-            if not (_ROUNDED_ZERO.fullmatch(value) and _may_be_rounded(key)):
+            if not is_rounded_zero(key, value):
                 yield key, number(value)
-
-
-def _may_be_rounded(key: str) -> bool:
-    """Whether "0.000" is no zero here: releases of verl until 2025 print a learning rate of 1e-6 so."""
-    return key in ROUNDED or (VERL[key][0] if key in VERL else name_of_column(key)) in ROUNDED

@@ -19,7 +19,7 @@ from canary_mlflow.files.columns import Columns, unreadable
 from canary_mlflow.files.from_columns import history_of
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
-from canary_mlflow.files.names import ROUNDED, is_canonical, name_of_column, other_unit, step_column
+from canary_mlflow.files.names import is_canonical, is_rounded_zero, name_of_column, other_unit, step_column
 from canary_mlflow.files.numbers import BEGINS, number
 from canary_mlflow.files.speeds import UNIT, speed_of
 from gates.model.wording import counted
@@ -61,7 +61,7 @@ class _Line(NamedTuple):
     number: int  # among the lines that say anything
     epoch: int | None
     step: int | None
-    pairs: dict[str, float]
+    pairs: dict[str, float | None]  # None: a zero that few decimals may leave of a number
     aside: bool  # of an evaluation, by its words alone
     unread: str  # the line, if a loss or a reward in it is no number
 
@@ -99,7 +99,8 @@ def read_script_lines(path: Path, lines: Iterable[str], notes: list[str]) -> His
         rows, steps = _with_others(rows, steps, bool(said), forms.values())
     columns = Columns(path, row_word="line")
     for at, (step, row) in enumerate(zip(steps, rows, strict=True), 1):
-        columns.add({"step": step, **dict(_known(row.pairs))}, at)
+        metrics = {name: value for name, value in row.pairs.items() if step_column([name]) is None}
+        columns.add({"step": step, **metrics}, at)
     return history_of(columns, "printed", notes if said else [*notes, "without steps: the lines are numbered"])
 
 
@@ -123,7 +124,7 @@ def _forms(path: Path, lines: Iterable[str]) -> dict[tuple[str, ...], list[_Line
     return _alike(forms)
 
 
-def _but_speeds(pairs: Mapping[str, float]) -> dict[str, float]:
+def _but_speeds(pairs: Mapping[str, float | None]) -> dict[str, float | None]:
     return {name: value for name, value in pairs.items() if not speed_of(name)}
 
 
@@ -202,12 +203,12 @@ def _goes_on(trainings: Sequence[list[_Line]]) -> bool:
         return True  # a policy's loss begins at 0 in each pass
     nearer = 0
     for before, after in pairwise(trainings):
-        began, ended, begins = (row.pairs[told] for row in (before[0], before[-1], after[0]))
+        began, ended, begins = (row.pairs[told] or 0.0 for row in (before[0], before[-1], after[0]))
         nearer += abs(begins - ended) <= abs(begins - began)
     return 2 * nearer >= len(trainings) - 1
 
 
-def _telling(lines: Iterable[str]) -> Iterator[tuple[str, _Heading, dict[str, float], bool]]:
+def _telling(lines: Iterable[str]) -> Iterator[tuple[str, _Heading, dict[str, float | None], bool]]:
     """The lines with a metric that we know, each with the last heading above it, and what `_pairs` reads in it."""
     heading = _Heading(0, 0)
     for line in lines:
@@ -266,11 +267,11 @@ def _steps(rows: list[_Line]) -> list[int]:
     return steps if len(steps) == len(rows) and steps == sorted(steps) and steps[0] < steps[-1] else []
 
 
-def _pairs(line: str) -> tuple[dict[str, float], bool]:
+def _pairs(line: str) -> tuple[dict[str, float | None], bool]:
     """What a line says, and whether a loss or a reward in it, which is NaN here then, is no number at all."""
     line = _SPEED.sub(r", \2=\1", line)
     says_when = bool(_STEP.search(line) or _EPOCH.search(line))
-    pairs: dict[str, float] = {}
+    pairs: dict[str, float | None] = {}
     worded = []
     for found in chain(_PAIR.finditer(line), _PLAIN.finditer(line) if says_when else ()):
         try:
@@ -287,13 +288,13 @@ def _pairs(line: str) -> tuple[dict[str, float], bool]:
     return pairs | dict.fromkeys(lost, nan), True
 
 
-def _value(line: str, found: re.Match[str]) -> tuple[str, float]:
+def _value(line: str, found: re.Match[str]) -> tuple[str, float | None]:
     """The name, which a time's unit is part of, and the number. Raises ValueError if it is none."""
     text, unit = found[3] or "", found[2] or found[4]
     if timed := _TIME.fullmatch(text):
         text, unit = timed[1], timed[2]
     value, name = number(text), _name_at(line, found)
-    return (f"{name}_{unit.lower()}" if unit else name), value
+    return (f"{name}_{unit.lower()}" if unit else name), None if is_rounded_zero(name, text) else value
 
 
 def _name_at(line: str, found: re.Match[str]) -> str:
@@ -311,9 +312,3 @@ def _name(before: str) -> str:
             break
         del words[0]
     return " ".join(words)
-
-
-def _known(row: dict[str, float]) -> Iterator[tuple[str, float]]:
-    for name, value in row.items():
-        if step_column([name]) is None and (value or name_of_column(name) not in ROUNDED):
-            yield name, value

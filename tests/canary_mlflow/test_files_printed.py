@@ -81,6 +81,8 @@ def test_what_a_script_prints_of_its_own_is_read(tmp_path: Path) -> None:
     assert history.series["response_length"].steps.tolist() == list(range(1, 13))
     assert "kl" not in history.series
     assert "loss" not in history.series
+    stuck = read_history(write(tmp_path, "stuck.log", body.replace("KL_ref: -0.0000", "lr: 0.0")))
+    assert values(stuck, "learning_rate") == [0.0] * 12, "Python's own zero"
     assert history.notes[-1] == "without steps: the lines are numbered"
     stepped = "".join(f"[step {at}/600] avg loss={at}.5 note=3/4\n" for at in range(12))
     assert read_history(write(tmp_path, "a.log", stepped)).series["loss"].steps.tolist() == list(range(12))
