@@ -54,7 +54,7 @@ class Columns:
         self.resumed = 0  # row at which steps begin again, of a training that goes on there
         self._offset = 0  # of the steps since then
         self.stepless = 0
-        self._last = -1  # step of the last row
+        self.last = -1  # step of the last row, whatever it holds
         self._ignored: set[str] = set()  # columns of text: no metrics
         self._codes: dict[str, dict[str, float]] = {}  # of the names that a column of stages has
         self.dropped: list[str] = []  # those of them that held numbers too
@@ -90,7 +90,7 @@ class Columns:
             return False
         self._refuse_many(sum(key not in self.columns for key in blocks))
         self.rows += len(rows)
-        self._last = steps[-1]
+        self.last = steps[-1]
         for key, block in blocks.items():
             column = self.columns.get(key) or self.columns.setdefault(key, Column(name_of_column(key)))
             column.steps.extend(steps)
@@ -106,7 +106,7 @@ class Columns:
         if step is None:
             return
         step += self._offset
-        if step <= self._last and self._begins_anew(row, step):
+        if step <= self.last and self._begins_anew(row, step):
             if goes_on := self._goes_on(row):
                 self.resumed = self.resumed or number
                 self._offset += goes_on - step
@@ -116,7 +116,7 @@ class Columns:
                 self._former = self.columns, self.rows - 1, self.begun
                 self.columns, self.rows, self.begun = {}, 1, number
                 self.trainings += 1
-        self._last = step
+        self.last = step
         columns, step_key = self.columns, self.step_key
         for key, value in row.items():
             if value is None or key == step_key or key in self._ignored:
@@ -140,7 +140,7 @@ class Columns:
     def settle(self) -> None:
         """All rows are there: go back to the training before where the last one has hardly begun."""
         if self._former is not None and self.rows < _FEW <= self._former[1]:
-            self.left = self.rows
+            self.left, self.last = self.rows, -1
             self.columns, self.rows, self.begun = self._former
             self.trainings -= 1
 

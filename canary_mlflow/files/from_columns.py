@@ -14,8 +14,8 @@ from canary_mlflow.files.column import Column
 from canary_mlflow.files.columns import Columns
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_RESTARTS, MOST_TWICE, SHOWN
-from canary_mlflow.files.names import ELAPSED, STEP_NAMES, is_canonical, is_epoch, is_guess, other_unit
-from canary_mlflow.files.speeds import speed_of
+from canary_mlflow.files.names import STEP_NAMES, is_canonical, is_epoch, is_guess
+from canary_mlflow.files.units import ELAPSED, other_unit, speed_of
 from canary_mlflow.tracking.describing.schema import FOREIGN
 from gates.model.records import Series
 
@@ -38,6 +38,7 @@ def history_of(read: Columns, kind: str, notes: Iterable[str], *, planned: Any =
         notes=(*notes, *notes_of(read)),
         max_steps=planned if isinstance(planned, int) and planned > 0 else None,
         goes_on=read.goes_on(),
+        last_row=read.last,
     )
 
 

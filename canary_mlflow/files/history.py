@@ -10,6 +10,10 @@ import numpy as np
 
 from gates.model.records import Series
 
+TELLING = ("loss", "reward_mean", "score_mean")
+"""What must not end before the run does."""
+_ROWS = 10  # of such an end, at most
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class History:
@@ -18,7 +22,8 @@ class History:
     `series` by canonical name (`trl/<key>` for what has none): NaN and infinities kept, absent values absent.
     `notes`: one sentence for each oddity that could be fixed. `max_steps`: how many optimizer steps the run was
     meant to have; None where the file does not say. `algo`: the algorithm, "" where the file does not say. `goes_on`:
-    it is the rest of a training, whose beginning it does not show.
+    it is the rest of a training, whose beginning it does not show. `last_row`: the step of the file's last row, which
+    may hold no number.
     """
 
     path: Path
@@ -28,11 +33,12 @@ class History:
     max_steps: int | None = None
     algo: str = ""
     goes_on: bool = False
+    last_row: int = -1
 
     @property
     def last_step(self) -> int:
-        """The last step at which anything was logged."""
-        return max(int(series.steps[-1]) for series in self.series.values())
+        """The last step of which the file has a row."""
+        return max(self.last_row, *(int(series.steps[-1]) for series in self.series.values()))
 
     @property
     def completed(self) -> bool:
@@ -43,13 +49,18 @@ class History:
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """One sentence for a loss that ends long before the other series do: from there on nobody has seen it."""
-        loss = self.series.get("loss")
-        if loss is None or len(loss.steps) < 2:
-            return ()
-        ends = int(loss.steps[-1])
-        quiet = self.last_step - ends > max(10 * int(np.median(np.diff(loss.steps))), 1)
-        return (f"no loss after step {ends}, of {self.last_step}: what came then is not known",) if quiet else ()
+        """One sentence for a loss or a reward that ends long before the rows do: from there on nobody has seen it."""
+        return tuple(
+            f"no {name} after step {ends}, of {self.last_step}: what came then is not known"
+            for name, ends in self._quiet()
+        )
+
+    def _quiet(self) -> Iterator[tuple[str, int]]:
+        for series in (self.series[name] for name in TELLING if name in self.series):
+            if (seen := len(series.steps)) > 1:
+                ends, spacing = int(series.steps[-1]), int(np.median(np.diff(series.steps)))
+                if self.last_step - ends > max(min(_ROWS, max(2, seen // 4)) * spacing, 1):
+                    yield series.name, ends
 
     def rows(self) -> Iterator[tuple[int, dict[str, float]]]:
         """Each logged step in order, with the values that were logged there."""

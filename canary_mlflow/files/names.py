@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 
-from canary_mlflow.files.speeds import Unit, speed_of
 from canary_mlflow.tracking.describing.schema import BY_KEY, FOREIGN, canonical
 from gates.model.metrics import METRICS
 
@@ -172,25 +171,6 @@ VERL_SUMS: Mapping[str, tuple[str, ...]] = {  # parts of an iteration, seconds
     "time_update": ("timing_s/update_actor", "timing_s/update_critic"),
 }
 
-# torchtune's names in GiB, and axolotl's of 2024 and 2026.
-PEAKS_IN_GIB = ("peak_memory_alloc", "memory/max_mem_allocated(gib)", "memory/max_allocated (gib)")
-RESERVED_IN_GIB = ("peak_memory_reserved", "memory/device_mem_reserved(gib)", "memory/device_reserved (gib)")
-HOST_IN_GIB = ("host_memory_gb", "host_memory_gib", "cpu_memory_gb", "cpu_memory_used_gb", "ram_gb")
-
-ELAPSED = "time_s"  # `time: 20.3s`, which may be the whole training's so far
-OTHER_UNITS: Mapping[str, tuple[str, float]] = {  # a column's name → (ours, its units in one of ours)
-    "step_time_ms": ("step_time", 1000),
-    "step_ms": ("step_time", 1000),
-    # Printed as `dt: 27.4ms` (build-nanogpt), `time 31.20ms` (nanoGPT), `iter time: 384.79 ms` (litgpt) and
-    # `elapsed time per iteration (ms): 384.8` (Megatron).
-    **dict.fromkeys(("dt_ms", "time_ms", "iter time_ms", "time per iteration_ms"), ("step_time", 1000)),
-    **dict.fromkeys(("dt_s", "iter time_s", "batch time_s", "time per iteration_s", ELAPSED), ("step_time", 1)),
-    **dict.fromkeys(("peak_memory_gb", "peak_memory_gib", "max_memory_gb", "max_mem_gb"), ("peak_memory", 1 / 1024)),
-    **dict.fromkeys(PEAKS_IN_GIB, ("peak_memory", 1 / 1024)),
-    **dict.fromkeys(RESERVED_IN_GIB, ("reserved_memory", 1 / 1024)),
-    **dict.fromkeys(HOST_IN_GIB, ("host_memory", 1 / 1024)),
-}
-
 # wandb and TensorBoard put the split first, CleanRL and environments a group; Transformers' own key of an evaluation is
 # eval_<key>.
 _MEANS = ("avg_", "average_", "mean_")  # of what a row stands for
@@ -255,12 +235,6 @@ def _written(column: str) -> str | None:
             if found:
                 return found
     return None
-
-
-def other_unit(column: str) -> Unit | None:
-    """What a column in another unit than ours tells; None for the others."""
-    known = OTHER_UNITS.get(column.strip().lower())
-    return Unit(*known) if known else speed_of(column)
 
 
 def is_rounded_zero(column: str, text: str) -> bool:

@@ -10,9 +10,9 @@ import numpy as np
 
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import SHOWN
-from canary_mlflow.files.names import other_unit
 from canary_mlflow.files.reading import read_history
 from canary_mlflow.files.sidecar import Sidecar, read_sidecar, sidecar_of
+from canary_mlflow.files.units import other_unit
 from canary_mlflow.files.verl import MARKS
 from canary_mlflow.files.watched import critical_held
 from canary_mlflow.tracking.describing.schema import FOREIGN

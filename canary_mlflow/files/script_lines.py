@@ -19,9 +19,9 @@ from canary_mlflow.files.columns import Columns, unreadable
 from canary_mlflow.files.from_columns import history_of
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
-from canary_mlflow.files.names import is_canonical, is_rounded_zero, name_of_column, other_unit, step_column
+from canary_mlflow.files.names import is_canonical, is_rounded_zero, name_of_column, step_column
 from canary_mlflow.files.numbers import BEGINS, number
-from canary_mlflow.files.speeds import UNIT, speed_of
+from canary_mlflow.files.units import OF_VALUES, UNIT, other_unit, speed_of
 from gates.model.wording import counted
 
 # What tells of a training; also whether it goes on: a reward is one and the same in all passes over a batch.
@@ -34,7 +34,7 @@ _NEARLY = 0.9  # of the rows: now and then a terminal mixes two lines
 _LONGEST = 2000  # characters of a line
 _WORDS = 3  # in a name, such as "Avg Response Len"
 _BACK = 60  # characters before the last of them in which the others are looked for
-_NUMBER, _UNIT = rf"({BEGINS}[^\s,|;:)\]}}]*)", rf"({UNIT}|ms\b|s\b)"
+_NUMBER, _UNIT = rf"({BEGINS}[^\s,|;:)\]}}]*)", rf"({UNIT}|(?:{OF_VALUES})\b)"
 # What stands there instead of a number is matched too: a name that other lines have a number for.
 _PAIR = re.compile(
     rf"(?<![\w/.%-])([^\W\d][\w/.%-]*)['\"]?(?: ?\({_UNIT}\))? ?[:=]\s{{0,20}}"
@@ -50,7 +50,7 @@ _BAR = re.compile(r"\| {0,9}(\d+)/\d+ \[")  # tqdm's count; its bar is drawn aga
 _STEP = re.compile(r"\b(?:step|iteration|iter|update)s?\b[ :=#\[]{0,9}(\d+)", re.IGNORECASE)
 _EPOCH = re.compile(r"\bepoch\b[ :=#\[]{0,3}(\d+)", re.IGNORECASE)
 _ASIDE = re.compile(r"\b(?:eval|val|test)", re.IGNORECASE)
-_TIME = re.compile(rf"(.*\d){_UNIT}", re.DOTALL | re.IGNORECASE)  # a value with its unit
+_MEASURED = re.compile(rf"(.*?\d){_UNIT}(?:\(.*)?", re.DOTALL | re.IGNORECASE)  # a value with its unit, `78.0GiB(99%)`
 _VALUE = re.compile(rf"{BEGINS}|(?:none|null|n/a|\W+)$", re.IGNORECASE)
 _APART = re.compile(r"""[][,|;(){}'"]| - """)  # ends what stands before a name
 # Words of a name that make no other metric of it.
@@ -289,10 +289,10 @@ def _pairs(line: str) -> tuple[dict[str, float | None], bool]:
 
 
 def _value(line: str, found: re.Match[str]) -> tuple[str, float | None]:
-    """The name, which a time's unit is part of, and the number. Raises ValueError if it is none."""
+    """The name, which its unit is part of, and the number. Raises ValueError if it is none."""
     text, unit = found[3] or "", found[2] or found[4]
-    if timed := _TIME.fullmatch(text):
-        text, unit = timed[1], timed[2]
+    if measured := _MEASURED.fullmatch(text):
+        text, unit = measured[1], measured[2]
     value, name = number(text), _name_at(line, found)
     return (f"{name}_{unit.lower()}" if unit else name), None if is_rounded_zero(name, text) else value
 

@@ -15,7 +15,7 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.files import read_history
 from canary_mlflow.files.numbers import json_value, number, number_or_none
 from canary_mlflow.files.runs import read_run
-from canary_mlflow.files.speeds import speed_of
+from canary_mlflow.files.units import speed_of
 
 LOGS = Path(__file__).resolve().parents[1] / "data" / "logs"
 ROWS = 20

@@ -479,7 +479,26 @@ def test_a_part_of_a_log_is_not_healthy(tmp_path: Path) -> None:
     result = replay(cut)
     assert result.exit_code == 3
     assert re.match(r"unknown .*\n  note: no loss after step 19, of 39: what came then is not known\n$", result.stdout)
+    ended = {"null": {"loss": None}, "empty": {"loss": ""}, "absent": {}}
+    for name, row in ended.items():  # with nothing beside it in these rows, they were not rows
+        rows = [json.dumps({"step": at, **({"loss": 3 - at / 60} if at < 60 else row)}) + "\n" for at in range(80)]
+        (cut := tmp_path / f"{name}.jsonl").write_text("".join(rows))
+        assert (replay(cut).exit_code, "no loss after step 59, of 79" in replay(cut).stdout) == (3, True), name
+    rows = [f"{at},{at / 60 if at < 60 else ''},0.1\n" for at in range(80)]
+    (cut := tmp_path / "policy.csv").write_text("step,reward,kl\n" + "".join(rows))
+    assert "no reward_mean after step 59, of 79" in replay(cut).stdout
     steep = [f"{at},{2 - at / 60 if at < 60 else ''},{1 + 5 * (at >= 40)}\n" for at in range(80)]
     (warned := tmp_path / "warned.csv").write_text("step,loss,grad_norm\n" + "".join(steep))
     assert replay(warned).exit_code == 3
     assert re.match(r"unknown (.|\n)*no loss after step 59(.|\n)*WARN .*grad_norm", replay(warned).stdout)
+
+
+def test_a_coloured_log_is_read_with_its_memory(tmp_path: Path) -> None:
+    """torchtitan's in a terminal: no step was found in it, and memory with its unit was passed over."""
+    line = "\x1b[36m[titan] INFO - \x1b[31mstep: {0}  \x1b[32mloss: {1:.3f}  \x1b[33mmemory: {2:.2f}GiB(82%)\x1b[39m\n"
+    for name, grows in (("even", 0.0), ("grows", 0.4)):
+        rows = [line.format(at, 3 - at / 60 + math.sin(at) / 50, 48 + grows * at) for at in range(1, 81)]
+        (log := tmp_path / f"{name}.log").write_text("".join(rows))
+        result = replay(log)
+        assert result.stdout.startswith("warned" if grows else "healthy"), result.output
+        assert ("peak_memory: rose from" in result.stdout) == bool(grows), result.stdout
