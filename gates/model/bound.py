@@ -33,14 +33,14 @@ def bound_of(hardware: Mapping[str, str]) -> dict[str, str]:
 def bound_of_sides(baseline: Sequence[Run], candidate: Sequence[Run]) -> Bound | None:
     """What the steps of both sides wait for, as far as their series tell; None where only the hardware does.
 
-    One run that waits for something else than its host is enough. A candidate that leaves out `step_wait`, which the
-    baseline has, may hide it.
+    Half of a side's runs that wait for something else than their host are enough; one among several had a disk that
+    stood still for a moment. A candidate that leaves out `step_wait`, which the baseline has, may hide it.
     """
     runs = (*baseline, *candidate)
     backends = {run.hardware.get("backend", "").lower() for run in runs}
     if backends == {"cpu"}:
         hidden = any(map(_tells, baseline)) and not all(map(_tells, candidate))
-        return Bound.IO if hidden or any(map(_waits, runs)) else Bound.HOST
+        return Bound.IO if hidden or _wait(baseline) or _wait(candidate) else Bound.HOST
     return Bound.HOST if backends == {"cuda"} and all(map(_waits_for_host, runs)) else None
 
 
@@ -48,10 +48,17 @@ def _tells(run: Run) -> bool:
     return "step_wait" in run.series
 
 
-def _waits(run: Run) -> bool:
-    """Whether more than a tenth of the steps' time is waiting, on a CPU. First steps read libraries from the disk."""
+def _wait(runs: Sequence[Run]) -> bool:
+    """Whether more than a tenth of the steps' time is waiting, on a CPU."""
+    shares = [share for run in runs if (share := _waited(run)) is not None]
+    return bool(shares) and 2 * sum(share > 1 - COMPUTES for share in shares) >= len(shares)
+
+
+def _waited(run: Run) -> float | None:
+    """The share of its steps' time that a run waited; None if it does not tell. First steps read libraries from the
+    disk."""
     waited, wall = (values[len(values) // 3 :] for values in map(run.finite, ("step_wait", "step_time")))
-    return bool(len(waited) and len(wall) and np.mean(waited) > (1 - COMPUTES) * np.mean(wall))
+    return float(np.mean(waited) / np.mean(wall)) if len(waited) and len(wall) else None
 
 
 def _waits_for_host(run: Run) -> bool:

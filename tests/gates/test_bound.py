@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -27,6 +29,16 @@ def on_cpu(times: float, waits: float | None) -> dict:
     wall = held(times)["step_time"]
     waited = {} if waits is None else {"step_wait": waits * wall}
     return {**held(times), "gpu_utilization": None, "step_cpu_time": (1 - (waits or 0.0)) * wall, **waited}
+
+
+def stalled(make_version, name: str, runs: int):
+    """A version, in so many of whose three runs one step stood still for half as long as all others took."""
+    made = make_version(name, steps=STEPS, series_=on_cpu(1.0, 0.01), hardware={"backend": "cpu", "device": "one"})
+    waits = made.runs[0].series["step_wait"].values.copy()
+    waits[-5] = 0.5 * made.runs[0].series["step_time"].values.sum()
+    wait = replace(made.runs[0].series["step_wait"], values=waits)
+    odd = [replace(run, series={**run.series, "step_wait": wait}) for run in made.runs[:runs]]
+    return replace(made, runs=(*odd, *made.runs[runs:]))
 
 
 def verdict(make_version, smoke, baseline: dict, candidate: dict, backend: str = "cuda"):
@@ -86,3 +98,10 @@ def test_without_the_drivers_word_the_clock_decides(make_version, smoke):
 def test_waiting_that_takes_no_cpu_time_is_seen_by_the_clock(make_version, smoke, before, now, outcome, decides):
     found = verdict(make_version, smoke, on_cpu(*before), on_cpu(*now), backend="cpu")
     assert (found.outcome, deciding(found)) == (outcome, {decides})
+
+
+@pytest.mark.parametrize(("runs", "decides"), [(0, "step_cost"), (1, "step_cost"), (2, "step_time"), (3, "step_time")])
+def test_a_disk_that_stood_still_in_one_run_is_not_what_a_side_waits_for(make_version, smoke, runs, decides):
+    """A champion with one such run was judged by the clock ever after."""
+    found = judge(smoke, stalled(make_version, "b", runs), stalled(make_version, "c", 0))
+    assert deciding(found) == {decides}
