@@ -122,8 +122,9 @@ def seed_of(cell: Cell, commit: str) -> int:
     return drawn(f"{commit} {number}", 1)[0] * APART
 
 
-def make(folder: Path, cell: Cell, commit: str, hardware: str) -> dict[str, Any]:
-    """The session's record; trains where there is none yet. The work is done at one place, as stores hold paths."""
+def make(folder: Path, cell: Cell, commit: str, hardware: str, words: Sequence[str] = ()) -> dict[str, Any]:
+    """The session's record; trains where there is none yet. The work is done at one place, as stores hold paths.
+    `words`: more for its command line."""
     record = folder / "records" / f"{cell.label}.json"
     if record.exists():
         return dict(json.loads(record.read_text()))
@@ -135,7 +136,7 @@ def make(folder: Path, cell: Cell, commit: str, hardware: str) -> dict[str, Any]
         shutil.copytree(kept, place)
     seed, began = seed_of(cell, commit), time.time()
     before = {row.info.run_id for row, _ in runs_of(uri_of(kept))} if cell.baseline is not None else set()
-    found = session(place, folder / "cache", [*cell.words, f"hardware={hardware}", f"seed={seed}"], cell.load)
+    found = session(place, folder / "cache", [*cell.words, f"hardware={hardware}", f"seed={seed}", *words], cell.load)
     said = [file for file in place.rglob("verdict.json") if file.stat().st_mtime > began]
     plain = json.loads(said[-1].read_text()) if said else {}
     store = folder / "stores" / cell.label  # of its own: MLflow keeps the file open that it has read once
@@ -206,7 +207,8 @@ def plain_run(run: Any, judged: set[str]) -> dict[str, Any]:
         for name, found in run.series.items()
         if name in judged | TOLD
     }
-    facts = ("seed", "completed", "failure", "learned", "invariants", "nan_steps", "inf_steps", "last_step")
+    facts = ("seed", "completed", "failure", "learned", "learned_reason", "invariants", "nan_steps", "inf_steps",
+             "last_step")  # fmt: skip
     held = {"critical_held": run.critical_held, "workload": dict(run.workload), "hardware": dict(run.hardware)}
     return {**{name: getattr(run, name) for name in facts}, **held, "series": series}
 

@@ -55,8 +55,8 @@ ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-def make_model(name: str, folder: Path) -> None:
-    """Write a model of this size with random weights, made on the GPU, and the embedded model's tokenizer."""
+def make_model(shape: dict[str, Any], folder: Path, device: str = "cuda") -> None:
+    """Write a model of this shape with random weights, made on the GPU, and the embedded model's tokenizer."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -64,8 +64,9 @@ def make_model(name: str, folder: Path) -> None:
     from training.loading import load_tokenizer
 
     special = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1, "max_position_embeddings": 2048}
-    with torch.device("cuda"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**SIZES[name], **special), dtype=torch.bfloat16)
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**shape, **special), dtype=torch.bfloat16)
     model.save_pretrained(folder)
     load_tokenizer(tiny_model_folder()).save_pretrained(folder)
 
@@ -179,7 +180,7 @@ def main() -> None:
         print(json.dumps(measure(asked.measure)))
         return
     if asked.make:
-        make_model(asked.make, asked.folder / asked.make)
+        make_model(SIZES[asked.make], asked.folder / asked.make)
         return
     found, left = [], []
     with tempfile.TemporaryDirectory() as place:

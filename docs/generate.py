@@ -1,6 +1,7 @@
 """Write the pages that are made from the code: `make docs`, or python docs/generate.py [--check].
 
 `modules.md`: every module with the first sentence of its docstring. `commands.md`: every command with its help.
+`gpu.md`: the tables of what benchmarks/on_card.py has measured.
 With --check nothing is written: exit code 1 when a page is not what the code says now.
 """
 
@@ -69,7 +70,17 @@ def commands() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES = {"modules.md": modules, "commands.md": commands}
+def gpu() -> str:
+    """The page on GPUs, with the tables of what was measured on a card between their marks."""
+    sys.path.append(str(ROOT / "benchmarks"))
+    from card_tables import BEGIN, END, section
+
+    before, _, rest = (ROOT / "docs" / "gpu.md").read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{section()}\n{END}{after}"
+
+
+PAGES = {"modules.md": modules, "commands.md": commands, "gpu.md": gpu}
 
 
 def main(check: bool) -> int:

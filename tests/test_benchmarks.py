@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from functools import cache
@@ -108,3 +109,30 @@ def test_cases_are_held_against_what_is_right(tmp_path: Path) -> None:
     found = [line.split()[0] for line in done.stdout.splitlines() if "canary replay" in line]
     assert found == ["right", "wrong", "right"]
     assert json.loads(done.stdout.splitlines()[-1])["right"] == 2
+
+
+def test_what_is_measured_on_a_card_is_rehearsed(tmp_path: Path) -> None:
+    """Every unit, with tiny sizes; what the file has is not measured again, and a line that was cut off is nothing."""
+    file = tmp_path / "on-card.jsonl"
+    file.write_text('{"part":"unchanged","unit":"sft-0","car')
+    words = [forking.python(), "on_card.py", "--rehearse", "--file", file]
+    done = subprocess.run(
+        [*words, "--minutes", "30"], cwd=ROOT / "benchmarks", check=True, capture_output=True, text=True
+    )
+    _, *lines = map(json.loads, file.read_text().splitlines()[1:])
+    assert [line for line in lines if "broke" in line] == [], done.stdout
+    judged = {line["part"] for line in lines if {"outcomes", "shares", "sessions", "outcome"} & line.keys()}
+    assert judged == {"unchanged", "slower", "policies", "card"}
+    assert all(line["card"].startswith("rehearsal, no card") and line["packages"]["torch"] for line in lines)
+    left = subprocess.run([*words, "--list"], cwd=ROOT / "benchmarks", check=True, capture_output=True, text=True)
+    assert re.findall(r"(\S+) minutes left", left.stdout) == ["0.0"] * len(set(line["part"] for line in lines))
+    assert "No card has been at hand" in tables_of(file)
+
+
+def tables_of(file: Path) -> str:
+    """The tables of docs/gpu.md from that file."""
+    code = f"import card_tables, pathlib; print(card_tables.section(pathlib.Path({str(file)!r})))"
+    done = subprocess.run(
+        [forking.python(), "-c", code], cwd=ROOT / "benchmarks", check=True, capture_output=True, text=True
+    )
+    return done.stdout

@@ -10,6 +10,7 @@ import torch
 from transformers import Trainer, TrainerCallback
 
 FIRST = 2  # units of work that are ignored: the first takes two to five times as long
+SIDE = 1024  # of a kernel that burns time, some tens of µs
 
 
 class Pace:
@@ -24,6 +25,7 @@ class Pace:
         self.steps = int(getattr(trainer.args, "updates_per_iteration", 1))  # per unit
         self.burnt = 0.0
         self.times: list[float] = []
+        self._matrix: torch.Tensor | None = None
         self._sum = 0.0
         self._count = 0
         self._began = self._now()
@@ -36,12 +38,20 @@ class Pace:
         return units * statistics.median(self.times[FIRST:]) if len(self.times) > FIRST else 0.0
 
     def burn(self, units: float) -> None:
-        """Compute for as long as `units` healthy units take."""
+        """Compute for as long as `units` healthy units take, on a GPU by kernels."""
         began = self._now()
         until = began + self.seconds(units)
         while self._now() < until:
-            sum(range(200))  # about 2 µs
+            self._compute()
         self.burnt += self._now() - began
+
+    def _compute(self) -> None:
+        if not self.cuda:
+            sum(range(200))  # about 2 µs
+            return
+        if self._matrix is None:
+            self._matrix = torch.zeros(SIDE, SIDE, device="cuda", dtype=torch.float16)
+        self._matrix @ self._matrix
 
     def _now(self) -> float:
         """The time once the GPU is done: a step that is only launched looks short, and time burnt beside it is free."""
