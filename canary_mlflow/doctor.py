@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 import shlex
 import shutil
@@ -69,7 +70,7 @@ def gpu() -> Finding:
     """What nvidia-smi reports, and whether the installed torch can use it."""
     names = nvidia_gpus()
     if not names:
-        return Finding(name="gpu", level=Level.OK, found="none: runs use the CPU")
+        return Finding(name="gpu", level=Level.OK, found=other_gpu() or "none: runs use the CPU")
     try:
         torch = metadata.version("torch")
     except metadata.PackageNotFoundError:
@@ -84,6 +85,17 @@ def gpu() -> Finding:
         )
         return Finding(name="gpu", level=Level.WARN, found=f"{found}; runs use the CPU", advice=advice)
     return Finding(name="gpu", level=Level.OK, found=f"{', '.join(names)}; torch {torch} computes on it")
+
+
+def other_gpu() -> str:
+    """What a card of another maker than NVIDIA means here; "" without one."""
+    if Path("/dev/kfd").exists():
+        return "AMD, with a torch for ROCm: time and memory are recorded; its use, power and clock are not; never tried"
+    if platform.system() == "Darwin" and platform.machine() == "arm64":
+        return (
+            "Apple's: our canaries use the CPU; a script on mps is recorded by the clock, without memory; never tried"
+        )
+    return ""
 
 
 TRY = """

@@ -16,7 +16,8 @@ from gates.model.verdict import Difference
 CONFIGURATION, CODE, PACKAGES = "configuration", "code", "packages"
 DATA, HARDWARE, WORKLOAD = "data", "hardware", "workload"
 
-MACHINE = frozenset({"host", "platform", "cpu", "gpu", "gpu_memory", "driver", "device", "omp_num_threads"})
+MACHINE = frozenset({"host", "platform", "cpu", "gpu", "driver", "device", "omp_num_threads"})
+GPU = "gpu_"  # its memory, and how it and torch's use of it are set up
 GIT = "git_"
 SCRIPT = "script"  # a user's own: its name and a digest of its text
 UNKNOWN = "unknown"
@@ -168,12 +169,12 @@ def _packages(run: Run) -> Facts:
     return {
         key: value
         for key, value in run.environment.items()
-        if key not in MACHINE and key != SCRIPT and not key.startswith(GIT)
+        if key not in MACHINE and key != SCRIPT and not key.startswith((GIT, GPU))
     }
 
 
 def _hardware(run: Run) -> Facts:
-    machine = {key: value for key, value in run.environment.items() if key in MACHINE}
+    machine = {key: value for key, value in run.environment.items() if key in MACHINE or key.startswith(GPU)}
     return {**machine, **run.hardware}
 
 

@@ -15,6 +15,7 @@ from fake_gpu import Driver
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.tracking.describing import fingerprint
+from canary_mlflow.tracking.probes import surroundings
 from training import devices, process, submitting
 from training.errors import SetupError
 from training.workload import describe
@@ -85,6 +86,35 @@ def test_the_fingerprint_is_of_the_device_in_use(driver, monkeypatch):
     fingerprint.gpu_facts.cache_clear()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     assert fingerprint.gpu_facts() == {}
+
+
+def test_a_card_that_somebody_set_up_otherwise_is_said(driver):
+    made = driver("T4", "H100")
+    made.NVML_FEATURE_DISABLED = made.NVML_DEVICE_MIG_ENABLE = 0
+    made.nvmlDeviceGetEccMode = lambda handle: (0, 1)
+    made.nvmlDeviceGetEnforcedPowerLimit = lambda handle: 350_000
+    made.nvmlDeviceGetPowerManagementDefaultLimit = lambda handle: 700_000
+    made.nvmlDeviceGetApplicationsClock = made.nvmlDeviceGetDefaultApplicationsClock = lambda handle, kind: 1980
+    assert fingerprint.environment()["gpu_mode"] == "ECC off, power limit 350 of 700 W"
+
+
+def test_what_changes_kernels_without_being_an_argument_is_said(monkeypatch):
+    before = surroundings.gpu_settings(1)
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    torch.backends.cuda.enable_flash_sdp(False)
+    try:
+        found = surroundings.gpu_settings(1)
+    finally:
+        torch.backends.cuda.enable_flash_sdp(True)
+    assert before == {}
+    assert found == {
+        "gpu_allocator": "expandable_segments:True",
+        "gpu_cudnn_benchmark": "true",
+        "gpu_attention_off": "flash",
+        "gpu_cuda_launch_blocking": "1",
+    }
 
 
 def old_driver():

@@ -55,7 +55,7 @@ def environment(folder: Path | None = None) -> dict[str, str]:
         **git(folder or Path()),
     }
     found = gpu_facts()
-    return facts | {key: found[key] for key in ("driver", "gpu", "gpu_memory") if key in found}
+    return facts | {key: found[key] for key in ("driver", "gpu", "gpu_memory", "gpu_mode") if key in found}
 
 
 def hardware(backend: str, *, device: str | None = None, count: int | None = None) -> dict[str, str]:
@@ -150,8 +150,8 @@ def usable_cores() -> int:
 
 @cache
 def gpu_facts() -> dict[str, str]:
-    """Driver, name and memory (MiB) of the first GPU that CUDA shows this process, and how many it shows; empty
-    without a GPU, driver or nvidia-ml-py."""
+    """Driver, name, memory (MiB) and unusual mode of the first GPU that CUDA shows this process, and how many it shows;
+    empty without a GPU, driver or nvidia-ml-py."""
     with gpus.driver() as nvml:
         if nvml is None:
             return {}
@@ -165,6 +165,7 @@ def gpu_facts() -> dict[str, str]:
                 "gpu": gpus.text(nvml.nvmlDeviceGetName(device)),
                 "gpu_count": str(len(names)),
                 "gpu_memory": str(nvml.nvmlDeviceGetMemoryInfo(device).total // 2**20),
+                **({"gpu_mode": mode} if (mode := gpus.mode(nvml, device)) else {}),
             }
         except nvml.NVMLError:
             return {}

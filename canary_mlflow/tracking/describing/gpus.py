@@ -7,8 +7,8 @@ both.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 
@@ -93,6 +93,34 @@ def handle(nvml: Any, name: str) -> Any:
     if name.isdigit():
         return nvml.nvmlDeviceGetHandleByIndex(int(name))
     return nvml.nvmlDeviceGetHandleByUUID(full_name(nvml, name))
+
+
+def mode(nvml: Any, device: Any) -> str:
+    """How somebody has set the card up other than it comes, as far as the driver tells: `ECC off, power limit 350 of
+    700 W`. It changes speed or memory without any change of code."""
+    asked: Mapping[str, Callable[[], bool | str]] = {
+        "ECC off": lambda: nvml.nvmlDeviceGetEccMode(device)[0] == nvml.NVML_FEATURE_DISABLED,
+        "MIG on": lambda: nvml.nvmlDeviceGetMigMode(device)[0] == nvml.NVML_DEVICE_MIG_ENABLE,
+        "persistence off": lambda: nvml.nvmlDeviceGetPersistenceMode(device) == nvml.NVML_FEATURE_DISABLED,
+        "power limit": lambda: _below(
+            nvml.nvmlDeviceGetEnforcedPowerLimit(device),
+            nvml.nvmlDeviceGetPowerManagementDefaultLimit(device), "W", 1000,
+        ),
+        "clock": lambda: _below(
+            nvml.nvmlDeviceGetApplicationsClock(device, nvml.NVML_CLOCK_SM),
+            nvml.nvmlDeviceGetDefaultApplicationsClock(device, nvml.NVML_CLOCK_SM), "MHz", 1,
+        ),
+    }  # fmt: skip
+    found = []
+    for name, ask in asked.items():
+        with suppress(nvml.NVMLError, AttributeError):  # not supported by this card, or this nvidia-ml-py
+            if said := ask():
+                found.append(name if said is True else f"{name} {said}")
+    return ", ".join(found)
+
+
+def _below(now: int, usual: int, unit: str, per: int) -> str:
+    return f"{now // per} of {usual // per} {unit}" if now < usual else ""
 
 
 def full_name(nvml: Any, name: str) -> str:

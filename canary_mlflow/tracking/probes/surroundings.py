@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from types import FrameType
@@ -13,6 +14,9 @@ from transformers import Trainer
 from canary_mlflow.tracking.describing import fingerprint
 from canary_mlflow.tracking.probes.gpu import device_name
 from gates.model.metrics import MEANINGS
+
+SWITCHES = ("CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE")
+"""Variables of the environment that make kernels slower, or others."""
 
 
 def make_log_honest(args: Any, state: Any, every_step: bool) -> int:
@@ -63,11 +67,43 @@ def hardware_of(args: Any) -> dict[str, str]:
     if device.type == "cuda":
         count = max(int(args.world_size), int(args.n_gpu))
         return fingerprint.hardware("cuda", device=torch.cuda.get_device_name(device), count=count)
+    if device.type == "mps":  # Apple's GPU is a part of its chip
+        return fingerprint.hardware("mps", device=fingerprint.cpu_model(), count=1)
     return {**fingerprint.hardware(device.type), "threads": str(torch.get_num_threads())}
 
 
 def environment_of(args: Any) -> dict[str, str]:
     """Versions, host and commit, what its metrics mean, plus what only torch knows."""
     facts = fingerprint.environment() | fingerprint.script() | {**MEANINGS, "torch": torch.__version__}
-    device = f"{args.device} {device_name()}" if torch.device(args.device).type == "cuda" else str(args.device)
-    return facts | {"cuda": str(torch.version.cuda), "device": device}
+    facts["cuda"] = f"rocm {torch.version.hip}" if torch.version.hip else str(torch.version.cuda)
+    if torch.device(args.device).type != "cuda":
+        return facts | {"device": str(args.device)}
+    return facts | {"device": f"{args.device} {device_name()}", **gpu_settings(int(args.world_size))}
+
+
+def gpu_settings(ranks: int) -> dict[str, str]:
+    """What changes the kernels or the memory of a training without being an argument of it, where it is not torch's
+    default."""
+    attention = torch.backends.cuda
+    off = [
+        name
+        for name, used in (
+            ("flash", attention.flash_sdp_enabled()),
+            ("memory-efficient", attention.mem_efficient_sdp_enabled()),
+            ("math", attention.math_sdp_enabled()),
+            ("cudnn", attention.cudnn_sdp_enabled()),
+        )
+        if not used
+    ]
+    precision = torch.get_float32_matmul_precision()
+    allocator = os.environ.get("PYTORCH_ALLOC_CONF", "") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+    nccl = torch.cuda.nccl.version() if ranks > 1 and torch.distributed.is_nccl_available() else ()
+    found = {
+        "allocator": allocator,
+        "matmul_precision": "" if precision == "highest" else precision,
+        "cudnn_benchmark": "true" if torch.backends.cudnn.benchmark else "",
+        "attention_off": ", ".join(off),
+        "nccl": ".".join(map(str, nccl)),
+        **{key.lower(): os.environ.get(key, "") for key in SWITCHES},
+    }
+    return {f"gpu_{key}": value for key, value in found.items() if value}
