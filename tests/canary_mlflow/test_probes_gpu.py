@@ -60,7 +60,8 @@ def test_a_step_is_timed_to_the_end_of_its_kernels(late: LateGPU) -> None:
     assert rows[1]["compute_time"] < 0.001
 
 
-def test_a_dose_is_a_share_of_the_time_that_the_gpu_takes(late: LateGPU) -> None:
+def test_a_dose_is_a_share_of_the_time_that_the_gpu_takes(late: LateGPU, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pace, "_compute", lambda self: late.launch(0.00005))
     handlers: list[Any] = []
     trainer: Any = SimpleNamespace(
         args=SimpleNamespace(device=torch.device("cuda")),
