@@ -15,7 +15,7 @@ from click.exceptions import NoArgsIsHelpError
 
 from canary_mlflow.errors import CanaryError, UsageError, folder_gone, one_line
 from canary_mlflow.shown import visible
-from canary_mlflow.tracking.signals import STOPPING, Terminated, terminate
+from canary_mlflow.tracking.signals import STOPPING, Terminated, expect, notice
 
 EXIT_CODES = """\b
 Exit codes:
@@ -73,12 +73,14 @@ class Edge(click.Group):
 
 @contextmanager
 def unwinding() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP unwind as Ctrl-C does, for commands that must end what they started; no further signal
-    interrupts the unwinding. A signal that is already ignored (`nohup`, a shell's background job) stays ignored."""
+    """Let SIGTERM, SIGHUP and Ctrl-C unwind where the command waits, for commands that must end what they started; no
+    further signal interrupts that. A signal that is already ignored (`nohup`, a shell's background job) stays
+    ignored."""
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, *STOPPING)}
+    expect()
     for each, handler in before.items():
         if handler is not signal.SIG_IGN:
-            signal.signal(each, terminate)
+            signal.signal(each, notice)
     try:
         yield
     except (KeyboardInterrupt, Terminated) as error:
@@ -87,8 +89,9 @@ def unwinding() -> Iterator[None]:
         raise
     finally:
         for each, handler in before.items():
-            if signal.getsignal(each) is terminate:  # else a signal has come, and this process is ending
+            if signal.getsignal(each) is notice:
                 signal.signal(each, handler)
+        expect()
 
 
 def _close_own() -> None:

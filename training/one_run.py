@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from canary_mlflow.tracking.signals import obey
 from training import peers
 from training.errors import Stopped
 from training.process import Job
@@ -67,19 +68,25 @@ def train(job: Job, folder: Path, loaded: Loaded, end: End) -> None:
     """Train, save, evaluate what was saved, and record the rest. `end` has what is known, also if this raises."""
     run = _build(job, folder, loaded, end)
     canary = _watch_of(run, end.workload)
+    obey()  # here and below: a signal ends a run between two pieces of its work
     _fit(run, canary, end)
     if stopped := peers.from_first_rank(canary.stopped):
         raise Stopped(stopped)
     if job.keep_weights:
+        obey()
         _save(run)
+        obey()
         end.evaluation = _evaluate_saved(run)
     if not peers.leads():
         return
-    _record_work(run)
-    if run.config.tier.variants:
-        _record_variants(run)
-    if job.profile:
-        _record_profile(run)
+    for wanted, record in (
+        (True, _record_work),
+        (bool(run.config.tier.variants), _record_variants),
+        (job.profile, _record_profile),
+    ):
+        if wanted:
+            obey()
+            record(run)
 
 
 def _build(job: Job, folder: Path, loaded: Loaded, end: End) -> Run:

@@ -18,6 +18,7 @@ from typing import Any
 
 from canary_mlflow.module_runner import module_command
 from canary_mlflow.tracking.describing.exceptions import Raised
+from canary_mlflow.tracking.signals import waiting
 from training import devices, peers
 
 GRACE = 20.0  # seconds a run has to record its end after SIGTERM
@@ -106,8 +107,9 @@ def workers(
     def ready(batch: list[Worker]) -> Iterator[Worker]:
         while batch:
             for worker in batch:
-                while worker.process.poll() is None and not (worker.folder / READY).exists():
-                    time.sleep(0.02)
+                with waiting():
+                    while worker.process.poll() is None and not (worker.folder / READY).exists():
+                        time.sleep(0.02)
             yield from batch
             batch = start(len(started))
 
@@ -143,16 +145,17 @@ def run(worker: Worker, job: Job, timeout_seconds: float) -> Result:
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> int:
     """The process's exit code as soon as it has one. Raises TimeoutExpired."""
-    with suppress(OSError):  # where there is no such descriptor, Popen looks every 0.05 s
-        descriptor = os.pidfd_open(process.pid)
-        try:
-            ended = select.poll()
-            ended.register(descriptor, select.POLLIN)
-            ended.poll(seconds * 1000)
-        finally:
-            os.close(descriptor)
-        seconds = 0.0
-    return process.wait(seconds)
+    with waiting():
+        with suppress(OSError):  # where there is no such descriptor, Popen looks every 0.05 s
+            descriptor = os.pidfd_open(process.pid)
+            try:
+                ended = select.poll()
+                ended.register(descriptor, select.POLLIN)
+                ended.poll(seconds * 1000)
+            finally:
+                os.close(descriptor)
+            seconds = 0.0
+        return process.wait(seconds)
 
 
 def reserve_result(folder: Path) -> None:

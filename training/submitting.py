@@ -22,7 +22,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from canary_mlflow.edge import OUTSIDE, unwinding
 from canary_mlflow.errors import CanaryError, UsageError, one_line
 from canary_mlflow.shown import say
-from canary_mlflow.tracking.signals import Terminated, terminate
+from canary_mlflow.tracking.signals import Terminated, notice, waiting
 from canary_mlflow.tracking.stores import owner
 from training import devices
 from training.config import CanaryConfig
@@ -144,7 +144,7 @@ def in_job(launcher: str, work: Callable[[], int]) -> int:
     sys.argv[0] = str(Path(__file__).with_name("__main__.py"))  # MLflow takes a run's source and commit from it
     # Sent if its time is up or Slurm wants the node. Submitit would restart the job, but no run can continue.
     soon = signal.Signals[f"SIG{JobEnvironment.USR_SIG}"]
-    signal.signal(soon, terminate)
+    signal.signal(soon, notice)
     try:
         with unwinding():
             follow_launcher()
@@ -167,7 +167,8 @@ class Job:
         from submitit.core.utils import FailedJobError, UncompletedJobError
 
         try:
-            found: list[JobReturn] = self.job.results()
+            with waiting():
+                found: list[JobReturn] = self.job.results()
             self.ended_well = all(one.status == JobStatus.COMPLETED for one in found)
             if self.ended_well:
                 return found

@@ -18,6 +18,7 @@ from canary_mlflow.registry.sessions.leftovers import clear
 from canary_mlflow.reports.decision import decision_to_dict
 from canary_mlflow.reports.markdown import fenced
 from canary_mlflow.shown import echo_lines, say, shown
+from canary_mlflow.tracking.signals import waiting
 from canary_mlflow.tracking.stores.holding import held
 from canary_mlflow.tracking.stores.session import child_runs, close_run, finish_session, get_run, log_tags, open_session
 from canary_mlflow.tracking.stores.store import prepare_store
@@ -108,7 +109,8 @@ def _end_left(client: MlflowClient, parent: str) -> None:
     while left := [run.info.run_id for run in child_runs(client, parent) if run.info.status == "RUNNING"]:
         if time.monotonic() > deadline:
             break
-        time.sleep(1)
+        with waiting():
+            time.sleep(1)
     for run_id in left:
         close_run(client, run_id, "interrupted", "its job ended without saying why")
 

@@ -18,7 +18,7 @@ from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.loading import quiet_4_bit, without_collecting
 from canary_mlflow.tracking.describing.exceptions import raised, raised_tags
 from canary_mlflow.tracking.describing.failures import classify, is_full
-from canary_mlflow.tracking.signals import terminate
+from canary_mlflow.tracking.signals import expect, notice
 from training import algorithms, peers
 from training.errors import SetupError, Stopped
 from training.leaving import leave
@@ -52,7 +52,8 @@ def main(folder: Path, algo: str) -> int:
     loaded = prepare(folder, algo)
     if not peers.turn(folder):
         return 0  # the session ended before this run's turn
-    signal.signal(signal.SIGTERM, terminate)
+    expect()
+    signal.signal(signal.SIGTERM, notice)
     if peers.leads():
         reserve_result(folder)
     threading.Thread(target=_follow_the_session, daemon=True).start()

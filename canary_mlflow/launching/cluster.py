@@ -19,6 +19,7 @@ from typing import Any
 
 from canary_mlflow.errors import CanaryError, UsageError, one_line
 from canary_mlflow.launching import on_node
+from canary_mlflow.tracking import signals
 
 HANDED_ON = ("MLFLOW_", "CANARY_", "HF_", "AWS_", "TRANSFORMERS_")  # environment variables passed on to the nodes
 KEPT_HERE = ("MLFLOW_RUN_ID", "CANARY_LAUNCHER", "CANARY_PARENT_RUN_ID")
@@ -213,8 +214,9 @@ class Cluster:
 
     def _follow(self, all_of_them: Sequence[Any], wanted: Any, waiting: Waiting) -> None:
         """Wait until the wanted task has ended, watching over all of them for want of nodes."""
-        while not self.ray.wait([wanted], timeout=POLL)[0]:
-            waiting.look(len(self.ray.wait(list(all_of_them), num_returns=len(all_of_them), timeout=0)[1]))
+        with signals.waiting():
+            while not self.ray.wait([wanted], timeout=POLL)[0]:
+                waiting.look(len(self.ray.wait(list(all_of_them), num_returns=len(all_of_them), timeout=0)[1]))
 
     def _losses(self) -> tuple[type[Exception], ...]:
         """Ray's exceptions for a node, or a Ray process on it, that is gone."""

@@ -17,6 +17,7 @@ from canary_mlflow.launching.sources import ENTRY, Source
 from canary_mlflow.own_cache import own_cache
 from canary_mlflow.tracking.describing.exceptions import raised_from
 from canary_mlflow.tracking.describing.failures import UNSTABLE
+from canary_mlflow.tracking.signals import apart
 from canary_mlflow.tracking.stores.holding import held
 from canary_mlflow.tracking.stores.owner import LAUNCHER, this_process
 from canary_mlflow.tracking.stores.scratch import scratch
@@ -85,14 +86,16 @@ def run_project(client: MlflowClient, source: Source, run_id: str, parameters: M
     with _environment(client, source), _nothing_left_behind(), scratch("project") as kept:
         try:
             # `run_id`: otherwise MLflow would make its own run, which would then have to become this one.
-            mlflow.projects.run(
-                str(source.folder),
-                entry_point=ENTRY,
-                parameters=dict(parameters),
-                backend="local",
-                env_manager=source.env_manager,
-                run_id=run_id,
-                storage_dir=str(kept),
+            apart(
+                lambda: mlflow.projects.run(
+                    str(source.folder),
+                    entry_point=ENTRY,
+                    parameters=dict(parameters),
+                    backend="local",
+                    env_manager=source.env_manager,
+                    run_id=run_id,
+                    storage_dir=str(kept),
+                )
             )
         except (ExecutionException, MlflowException, OSError) as error:
             raise CanaryError(one_line(error)) from error

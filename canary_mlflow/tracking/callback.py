@@ -25,9 +25,15 @@ from canary_mlflow.tracking.journal import Journal
 from canary_mlflow.tracking.opening import CallbackOptions, Training, open_target
 from canary_mlflow.tracking.probes import Setting, clock, standard_probes
 from canary_mlflow.tracking.probes.running import RunningProbes
-from canary_mlflow.tracking.probes.surroundings import environment_of, hardware_of, make_log_honest, running_trainer
+from canary_mlflow.tracking.probes.surroundings import (
+    environment_of,
+    hardware_of,
+    make_log_honest,
+    running_trainer,
+    trains_at,
+)
 from canary_mlflow.tracking.reading.samples import Samples
-from canary_mlflow.tracking.signals import TerminationHandler
+from canary_mlflow.tracking.signals import TerminationHandler, noted
 from canary_mlflow.tracking.sinks import USUAL, check_names
 from canary_mlflow.tracking.watching import Watching
 
@@ -168,8 +174,17 @@ class CanaryCallback(Hooks):
             self.close(error)
             raise
 
+    def look(self) -> None:
+        """End the training if a signal came."""
+        if (error := noted()) is None:
+            return
+        if self.journal is not None and not self.journal.finished:
+            self.journal.terminated(error)
+        raise error
+
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """An optimizer step is over."""
+        self.look()
         if self._probes is None:
             return
         if self.journal is None:
@@ -209,7 +224,7 @@ class CanaryCallback(Hooks):
         recording(self)
         # Not a method of self: the finalizer must not keep the callback alive.
         self._finalizer = weakref.finalize(self, self.journal.abandon)
-        self._termination.install(self.journal.terminated, self.journal.is_ending)
+        self._termination.install(trains_at)
 
     def _let_go(self) -> None:
         if self._console is not None:

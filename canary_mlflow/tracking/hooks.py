@@ -18,16 +18,21 @@ class Hooks(TrainerCallback):  # type: ignore[misc]  # Transformers comes withou
         self.journal: Journal | None = None  # on the first rank
         self._probes: RunningProbes | None = None  # the journal's on the first rank, their own on the others
 
+    def look(self) -> None:
+        """Between two pieces of work: what came from outside is obeyed here."""
+
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """PPO: an iteration begins."""
         self._tell("iteration_began")
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The batches of an optimizer step are there."""
+        self.look()
         self._tell("step_began")
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """One of several micro-batches is done."""
+        self.look()
         self._tell("micro_step_ended")
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -48,6 +53,7 @@ class Hooks(TrainerCallback):  # type: ignore[misc]  # Transformers comes withou
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """A batch was evaluated, or predicted; while training goes on, a probe sees what reaches the model. Of several
         ranks each has a share, by the size of a batch."""
+        self.look()
         if self.journal is not None and self.journal.finished and args.world_size == 1:
             self.journal.evaluated.see(running_batch())
 

@@ -133,10 +133,6 @@ class Journal:
             with suppress(mlflow.exceptions.MlflowException):  # the store cannot be reached
                 mlflow.end_run("FAILED")
 
-    def is_ending(self) -> bool:
-        """Whether the end is being written down at this moment."""
-        return self.finished and not self._ended
-
     @property
     def nan_steps(self) -> int:
         """Steps whose loss, gradient norm or another metric that is never undefined was NaN."""

@@ -1,23 +1,25 @@
-"""Signals that end work from outside, as an exception: what was begun is ended, and its end is recorded."""
+"""Signals that end work from outside. A handler notes the signal; whoever does the work looks, and unwinds there.
+
+So no exception comes amid what would be left half done, such as a transaction, for whose lock the recording of the end
+would then wait. In a wait (`waiting()`) nothing is half done, and the signal raises at once. A second signal does not
+wait for anybody to look.
+"""
 
 from __future__ import annotations
 
-import _thread
 import os
 import signal
-import sys
 import threading
-import time
-from collections.abc import Callable
-from functools import partial
-from inspect import CO_GENERATOR
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
+from typing import TypeVar
 
 STOPPING = (signal.SIGTERM, signal.SIGHUP)
 """SIGHUP comes when a terminal is closed."""
 
-Handler = Callable[[int, FrameType | None], None]
-PATIENCE = 10.0  # seconds for a call to end that no exception may cut short; a run has 20 to record its end
+_T = TypeVar("_T")
 
 
 class Terminated(SystemExit):
@@ -32,143 +34,119 @@ class Terminated(SystemExit):
         return f"stopped by {signal.Signals(self.signum).name}"
 
 
-def terminate(signum: int, frame: FrameType | None) -> None:
-    """A signal handler that unwinds. No second signal, Ctrl-C or other, may cut short the recording of the first."""
-    if after_call(frame, partial(terminate, signum, None)):
+@dataclass
+class _State:
+    process: int = 0
+    noted: int = 0  # the signal that came, 0 for none
+    unwinds: bool = False  # somebody obeys it: nothing may cut short the recording of the end
+    waits: int = 0
+    looks: Callable[[FrameType | None], bool] | None = None  # whether somebody will, where a signal comes
+
+
+_now = _State()
+
+
+def expect(looks: Callable[[FrameType | None], bool] | None = None) -> None:
+    """From now on signals are new ones, of this process. `looks`: whether whoever runs at this frame will look."""
+    _now.process, _now.noted, _now.unwinds, _now.looks = os.getpid(), 0, False, looks
+
+
+def notice(signum: int, frame: FrameType | None) -> None:
+    """The handler. A process that was forked off meanwhile has nobody who looks, and ends."""
+    if os.getpid() != _now.process:
+        signal.signal(signum, signal.SIG_DFL)
+        os.kill(os.getpid(), signum)
         return
-    for each in (signal.SIGINT, *STOPPING):
-        signal.signal(each, signal.SIG_IGN)
-    come_again(signum, terminate)
-    if signum == signal.SIGINT:
-        raise KeyboardInterrupt
-    raise Terminated(signum)
+    again, _now.noted = bool(_now.noted), _now.noted or signum
+    nobody = _now.looks is not None and not _now.looks(frame)
+    if not _now.unwinds and (again or _now.waits or nobody):
+        raise _error()
 
 
-def come_again(signum: int, handler: Handler) -> None:
-    """Send the signal again if Python swallows the exception that the handler raises next, as in `__del__` and in a
-    weakref's callback: nobody would ever see that it came."""
-    before = sys.unraisablehook
-
-    def swallowed(what: sys.UnraisableHookArgs) -> None:
-        sys.unraisablehook = before
-        if isinstance(what.exc_value, KeyboardInterrupt | Terminated):
-            signal.signal(signum, handler)
-            _thread.start_new_thread(_send, (signum,))  # sent from here, it would be handled and swallowed here
-        else:
-            before(what)
-            come_again(signum, handler)
-
-    sys.unraisablehook = swallowed
+def noted() -> KeyboardInterrupt | Terminated | None:
+    """What to raise, if a signal came that nobody has obeyed yet; whoever asks obeys it."""
+    if not _now.noted or _now.unwinds:
+        return None
+    _now.unwinds = True
+    return _error()
 
 
-def _send(signum: int) -> None:
-    time.sleep(0.001)
-    os.kill(os.getpid(), signum)
+def obey() -> None:
+    """Raise KeyboardInterrupt or Terminated if such a signal came."""
+    if error := noted():
+        raise error
 
 
-def interrupt(signum: int, frame: FrameType | None) -> None:
-    """Python's own handler of Ctrl-C, but after such a call."""
-    if not after_call(frame, partial(interrupt, signum, None)):
-        signal.default_int_handler(signum, frame)
+def _error() -> KeyboardInterrupt | Terminated:
+    return KeyboardInterrupt() if _now.noted == signal.SIGINT else Terminated(_now.noted)
 
 
-def after_call(frame: FrameType | None, act: Callable[[], None]) -> bool:
-    """If a signal came amid a call that no exception may cut short, let `act` come once it has ended; return whether.
-
-    An exception raised in the middle of SQLAlchemy's own work can leave the transaction open: the recording of the end
-    would wait for a lock that this process itself holds.
-    """
-    call, waits = outermost(frame), sys.gettrace()
-    if isinstance(waits, _Afterwards):  # with an earlier signal, which this one overtakes if it comes amid no call
-        if call is None:
-            waits.leave()
-    elif call is not None:
-        _Afterwards(call, act)
-    return call is not None
-
-
-def outermost(frame: FrameType | None) -> FrameType | None:
-    """The outermost frame of such a call, if this frame belongs to one; else None."""
-    found = None
-    while frame is not None:
-        module = str(frame.f_globals.get("__name__"))
-        if module.partition(".")[0] == "sqlalchemy" or module.endswith(".sqlalchemy_store"):
-            found = frame
-        frame = frame.f_back
-    return found
+@contextmanager
+def waiting() -> Iterator[None]:
+    """Around a wait, and nothing else: a signal that came raises, and one that comes. In another thread than the main
+    one nothing does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _now.waits += 1
+    try:
+        obey()  # after the line above, so that none is missed between
+        yield
+    except (KeyboardInterrupt, Terminated):
+        _now.unwinds = bool(_now.noted)
+        raise
+    finally:
+        _now.waits -= 1
 
 
-class _Afterwards:
-    """Calls `act` when a call returns, or wherever the program is when the patience is over. It does so as Python's
-    tracing function: nothing else can raise an exception as if the call itself had raised it, so that each `with`,
-    `try` and `finally` around the call does its work."""
+def apart(work: Callable[[], _T]) -> _T:
+    """Do the work in another thread, where no signal raises, and wait for it where one may. If one does, the work goes
+    on by itself: end what it waits for."""
+    found: list[_T] = []
+    failed: list[BaseException] = []
 
-    def __init__(self, call: FrameType, act: Callable[[], None]) -> None:
-        self.act, self.until = act, time.monotonic() + PATIENCE
-        self.before = sys.gettrace()  # a debugger's, or that of a coverage tool
-        self.frame, self.events = call, {"return"}
-        if call.f_code.co_flags & CO_GENERATOR and call.f_back:  # which must not end at its `yield`
-            self.frame, self.events = call.f_back, {"line", "return"}
-        self.frame.f_trace = self
-        sys.settrace(self)
+    def do() -> None:
+        try:
+            found.append(work())
+        except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
+            failed.append(error)
 
-    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
-        if (frame is self.frame and event in self.events) or time.monotonic() > self.until:
-            self.leave()
-            self.act()
-
-    def leave(self) -> None:
-        """Trace no more."""
-        sys.settrace(self.before)
-        self.frame.f_trace = None
+    thread = threading.Thread(target=do, daemon=True)
+    thread.start()
+    with waiting():
+        thread.join()
+    if failed:
+        raise failed[0]
+    return found[0]
 
 
 class TerminationHandler:
-    """Lets SIGTERM and SIGHUP unwind like an exception while a run is recorded, in the main thread and if nobody else
-    handles them: by default they would end the run without a record. Ctrl-C stays Python's KeyboardInterrupt."""
+    """Lets SIGTERM, SIGHUP and Ctrl-C end a training in somebody's own script between two steps, in the main thread and
+    if nobody else handles them: by default they would end the run without a record, or amid the writing of one."""
 
     def __init__(self) -> None:
-        self._ours: object = None
-        self._pending: Terminated | None = None
+        self._free: list[int] = []
 
-    def install(self, record: Callable[[Terminated], None], ending: Callable[[], bool]) -> None:
-        """From now on, each signal calls `record` with a Terminated and then raises it.
-
-        While `ending` says that the end is already being recorded, `remove` raises it instead: when a rank dies, the
-        others get an error and, before they have recorded it, torchrun's SIGTERM.
-        """
+    def install(self, trains: Callable[[FrameType | None], bool]) -> None:
+        """From now on, signals are noted while the training goes on: `trains` says so of a frame. A training that broke
+        off in a notebook is not over for its callback, but nobody looks any more."""
         if threading.current_thread() is not threading.main_thread():
             return
-        free = [each for each in STOPPING if signal.getsignal(each) is signal.SIG_DFL]
-
-        def stop(signum: int, frame: FrameType | None) -> None:
-            if not ending() and after_call(frame, partial(stop, signum, None)):
-                return
-            for each in free:
-                signal.signal(each, signal.SIG_IGN)  # a second one must not cut the recording short
-            error = Terminated(signum)
-            if ending():
-                self._pending = error
-                return
-            record(error)
-            come_again(signum, stop)
-            raise error
-
-        for each in free:
-            signal.signal(each, stop)
+        self._free = [each for each in STOPPING if signal.getsignal(each) is signal.SIG_DFL]
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, interrupt)
-        self._ours = stop
+            self._free.append(signal.SIGINT)
+        if self._free:
+            expect(trains)
+        for each in self._free:
+            signal.signal(each, notice)
 
     def remove(self) -> None:
-        """Go back to the default, unless somebody else has taken over. Raises Terminated if a signal came meanwhile."""
-        if self._ours is not None and threading.current_thread() is threading.main_thread():
-            for each in STOPPING:
-                if signal.getsignal(each) is self._ours:
-                    signal.signal(each, signal.SIG_DFL)
-            if signal.getsignal(signal.SIGINT) is interrupt:
-                signal.signal(signal.SIGINT, signal.default_int_handler)
-            self._ours = None
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            raise pending
+        """Go back to the default, unless somebody else has taken over. Raises what came when nobody looked any more: if
+        a rank dies, the others get an error and, before they have recorded it, torchrun's SIGTERM."""
+        free, self._free = self._free, []
+        if not free or threading.current_thread() is not threading.main_thread():
+            return
+        for each in free:
+            if signal.getsignal(each) is notice:
+                signal.signal(each, signal.default_int_handler if each == signal.SIGINT else signal.SIG_DFL)
+        obey()

@@ -24,6 +24,7 @@ from canary_mlflow.errors import CanaryError, UsageError, one_line
 from canary_mlflow.interpreter import CHOSEN, on_path
 from canary_mlflow.module_runner import OWN
 from canary_mlflow.own_cache import own_cache
+from canary_mlflow.tracking.signals import waiting
 from canary_mlflow.upgrading import accounts, orphans
 from canary_mlflow.upgrading.environments import SOURCE, build, key_of, own_code
 from canary_mlflow.upgrading.pins import Pins
@@ -144,7 +145,8 @@ class Prober:
         words = words_of(self.command)
         words[0] = str(python) if words[0] in PYTHON else words[0]
         try:
-            done = orphans.run(words, self._environment(python, place), 60 * self.minutes)
+            with waiting():
+                done = orphans.run(words, self._environment(python, place), 60 * self.minutes)
             code, said, told = done.returncode, done.stderr, done.stdout
         except subprocess.TimeoutExpired:
             code, said, told = 124, f"TimeoutError: not finished after {self.minutes:g} minutes", ""

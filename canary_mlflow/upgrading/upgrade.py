@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from canary_mlflow.errors import UsageError
+from canary_mlflow.tracking.signals import waiting
 from canary_mlflow.upgrading import environments, old_defaults, orphans
 from canary_mlflow.upgrading.accounts import COSTS, REPEATS
 from canary_mlflow.upgrading.bisecting import Answer, first_bad, smallest
@@ -291,7 +292,8 @@ def likeliest(finding: Diagnosis, changes: Sequence[Change]) -> list[Change]:
 def known_releases(package: str) -> list[str]:
     """Its final releases, the newest first, as pip tells them. Empty where it does not."""
     command = [sys.executable, "-m", "pip", "index", "versions", package, "--disable-pip-version-check"]
-    done = orphans.run(command, pip_environment(os.environ), SECONDS)
+    with waiting():
+        done = orphans.run(command, pip_environment(os.environ), SECONDS)
     line = next((line for line in done.stdout.splitlines() if line.startswith("Available versions:")), "")
     return [word.strip() for word in line.partition(":")[2].split(",") if word.strip()]
 

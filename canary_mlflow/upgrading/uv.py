@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.interpreter import on_path
+from canary_mlflow.tracking.signals import waiting
 from canary_mlflow.upgrading import orphans
 
 NO_SOLUTION = "No solution found when resolving dependencies"
@@ -51,7 +52,8 @@ def uv(*words: str) -> str:
     """Its stdout. Raises CanaryError where there is no uv, UVFailed."""
     program = located()
     try:
-        done = orphans.run([program, *words], environment(os.environ), SECONDS)
+        with waiting():
+            done = orphans.run([program, *words], environment(os.environ), SECONDS)
     except (OSError, subprocess.SubprocessError) as error:
         raise UVFailed(str(error)) from error
     if done.returncode:

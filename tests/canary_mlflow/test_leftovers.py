@@ -15,7 +15,7 @@ import pytest
 
 from canary_mlflow.edge import unwinding
 from canary_mlflow.registry.sessions import leftovers
-from canary_mlflow.tracking.signals import STOPPING, Terminated
+from canary_mlflow.tracking.signals import STOPPING, Terminated, waiting
 from canary_mlflow.tracking.stores import holding, owner, scratch
 from canary_mlflow.tracking.stores.owner import HEARTBEAT_TAG, LEASE_TAG, Owner
 from canary_mlflow.tracking.stores.session import create_child_run, finish_session, open_session
@@ -53,7 +53,7 @@ def test_a_session_ends_with_its_process(recorded: Any, holder: Owner, silent: i
 def test_a_signal_ends_what_the_process_holds_open_and_what_mlflow_run_made_for_it(
     recorded: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever it comes: a run may just have been made, and no code know its id yet."""
+    """Wherever it waits: a run may just have been made, and no code know its id yet."""
     client, handlers = recorded.client, {each: signal.getsignal(each) for each in (signal.SIGINT, *STOPPING)}
     role = {"canary.role": "session"}
     own, others = (
@@ -64,7 +64,7 @@ def test_a_signal_ends_what_the_process_holds_open_and_what_mlflow_run_made_for_
     monkeypatch.setenv("MLFLOW_TRACKING_URI", client.tracking_uri)
     monkeypatch.setenv("MLFLOW_RUN_ID", project)
     try:
-        with pytest.raises(Terminated), unwinding():
+        with pytest.raises(Terminated), unwinding(), waiting():
             os.kill(os.getpid(), signal.SIGTERM)
     finally:
         for each, handler in handlers.items():

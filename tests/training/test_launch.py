@@ -212,11 +212,13 @@ def test_a_signal_during_the_report_ends_with_four_and_a_second_cuts_nothing_sho
     code = (
         "import os, signal, sys, types\n"
         "from canary_mlflow.analysis import publishing\n"
+        "from canary_mlflow.tracking.signals import obey\n"
         "from training.edge import ended\n"
         f"{script}\n"
         "def session():\n"
         "    try:\n"
         "        publishing.publish_study(None, types.SimpleNamespace(session_id='s', dry_run=False))\n"
+        "        obey()\n"
         "    finally:\n"
         "        os.kill(os.getpid(), signal.SIGINT)\n"
         "        print('recorded')\n"

@@ -50,9 +50,15 @@ def running_batch() -> Any:
     return _above(taken)
 
 
-def _above(pick: Callable[[Mapping[str, Any]], Any]) -> Any:
-    """The first thing that `pick` finds among the variables of a trainer's methods above us on the stack, or None."""
-    frame: FrameType | None = sys._getframe(2)
+def trains_at(frame: FrameType | None) -> bool:
+    """Whether a trainer's method is on the stack there."""
+    return _above(lambda held: True, frame) is not None
+
+
+def _above(pick: Callable[[Mapping[str, Any]], Any], frame: FrameType | None = None) -> Any:
+    """The first thing that `pick` finds among the variables of a trainer's methods on the stack, from `frame` or from
+    above us; None if there is nothing."""
+    frame = frame or sys._getframe(2)
     while frame is not None:
         held = frame.f_locals
         if isinstance(held.get("self"), Trainer) and (found := pick(held)) is not None:
