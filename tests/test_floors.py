@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -197,3 +198,18 @@ def test_what_a_session_loads_before_its_runs_brings_no_part_of_scipy() -> None:
     code = "import sys, training.ahead; print([name for name in sys.modules if name.startswith('scipy.special')])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+CHANGES = re.compile(r"\bsetattr\((?!self\b)|ignore\[method-assign\]|\.(?:map_array|__new__|__init__) = ")
+
+
+def test_what_is_changed_in_libraries_stands_in_the_docs() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    table = page.partition("## What is changed in libraries")[2].partition("\n## ")[0]
+    files = {
+        path.relative_to(ROOT).as_posix()
+        for package in FORBIDDEN
+        for path in (ROOT / package).rglob("*.py")
+        if CHANGES.search(path.read_text())
+    }
+    assert files == set(re.findall(r"`([\w/]+\.py)`", table)) - {"tests/test_floors.py"}

@@ -36,7 +36,6 @@ from training.command_line import expand, parse
 from training.compose import Composed, composed, register_schemas, to_config
 from training.config import CanaryConfig
 from training.edge import ended
-from training.leaving import leave
 from training.preflight import check_outputs, check_signer, preflight
 
 # launch and sweep import MLflow, which takes longer to load than a refusal should take: imported where they are used.
@@ -154,4 +153,4 @@ def _ask(config: CanaryConfig, scratch: Path) -> None:
 
 
 if __name__ == "__main__":
-    leave(main())
+    sys.exit(main())

@@ -33,7 +33,6 @@ from training.ahead import workers_of
 from training.command_line import expand, parse
 from training.compose import check, register_schemas, to_config
 from training.edge import ended
-from training.leaving import leave
 from training.preflight import preflight
 
 if TYPE_CHECKING:
@@ -151,4 +150,4 @@ def composed(overrides: str) -> CanaryConfig:
 
 
 if __name__ == "__main__":
-    leave(main())
+    sys.exit(main())

@@ -21,7 +21,6 @@ from canary_mlflow.tracking.describing.failures import classify, is_full
 from canary_mlflow.tracking.signals import expect, notice
 from training import algorithms, peers
 from training.errors import SetupError, Stopped
-from training.leaving import leave
 from training.memory import ADVICE
 from training.one_run import WEIGHTS, End, Loaded, note_on, train
 from training.process import CONFIG, FROM_TERMINAL, READY, Job, Prepared, reserve_result, write_result
@@ -220,7 +219,4 @@ def _record_end(job: Job, end: End) -> None:
 
 
 if __name__ == "__main__":
-    ended = main(Path(sys.argv[1]), sys.argv[2])
-    if peers.world() > 1:
-        sys.exit(ended)  # its ranks' group ends itself
-    leave(ended)
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2]))
