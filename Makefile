@@ -40,6 +40,9 @@ bench: $(READY) .oracle/.ready   ## the benchmarks, each with a table and one JS
 	$(V)/bin/python benchmarks/smoke.py --sessions 3
 	$(V)/bin/python benchmarks/overhead.py steps
 
+size: $(READY)             ## how large the product is: lines, modules, chains of imports, constants
+	@$(V)/bin/python benchmarks/size.py
+
 docs: $(READY)             ## the pages that are made from the code, and the tables that are made by tests
 	$(V)/bin/python docs/generate.py
 	$(V)/bin/python -m pytest -q tests/canary_mlflow/test_guard_attacks.py --write-docs
