@@ -32,6 +32,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-docs", action="store_true", help="Write the tables that tests make into the docs.")
+    parser.addoption("--write-golden", action="store_true", help="Write tests/golden anew: what reports say.")
     parser.addoption(
         "--full", action="store_true", help="Every fault on every algorithm, races and crashes at full size."
     )
