@@ -162,6 +162,7 @@ class CanaryCallback(Hooks):
             fresh=self._starts_fresh,
             first_rank=state.is_world_process_zero,
             samples=self.samples,
+            own=self._options.run_id is None,
         )
         if self.journal is None:
             self._probes = RunningProbes(standard_probes())

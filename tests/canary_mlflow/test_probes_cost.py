@@ -18,10 +18,12 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from canary_mlflow import CanaryCallback
 from canary_mlflow.tracking.describing.gpus import driver_name
-from canary_mlflow.tracking.probes import Row, gpu
+from canary_mlflow.tracking.probes import Row, gpu, sentinel
 from canary_mlflow.tracking.probes.clipping import Clipping
+from canary_mlflow.tracking.probes.clock import Clock
 from canary_mlflow.tracking.probes.gpu import GPU, readings
 from canary_mlflow.tracking.probes.memory import Growth
+from canary_mlflow.tracking.probes.sentinel import Sentinel
 
 
 def growth_of(values: Any) -> float:
@@ -158,3 +160,30 @@ def test_without_a_gpu_or_a_driver_there_is_no_series(monkeypatch: pytest.Monkey
         probe.step_ended(row)
         probe.stop()
         assert row == {}
+
+
+@pytest.mark.parametrize(("own", "most"), [(True, 6), (False, 100)])
+def test_the_kernel_takes_little_of_somebodys_own_training(
+    own: bool, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundredth of a step of 5 ms at most; a canary measures as often as it can."""
+
+    def seconds(kernel: Any) -> float:
+        until = time.perf_counter() + 0.002
+        while time.perf_counter() < until:
+            pass
+        return 0.002
+
+    monkeypatch.setattr(sentinel._Kernel, "seconds", seconds)
+    clock, timings = Clock(), 0
+    probe = Sentinel(clock)
+    clock.start(setting())
+    probe.start(setting(own=own))
+    for _ in range(400):
+        row: Row = {"step_time": 0.005, "step_cpu_time": 0.004}
+        probe.step_ended(row)
+        probe.row_closed(row)
+        timings += "sentinel_time" in row
+        assert row["step_cost"] == pytest.approx(2.0)
+    assert 3 <= timings <= most
+    assert own or timings == most

@@ -32,6 +32,7 @@ class Setting:
     fresh: bool | None = None
     first_rank: bool = True  # the one that writes
     samples: Any = None  # tracking.reading.samples.Samples, which takes the texts; None: they are not kept
+    own: bool = False  # somebody's own script, of whose time the fixed kernels may take little
 
 
 class Probe:

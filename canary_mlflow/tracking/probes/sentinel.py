@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import torch
@@ -11,6 +12,7 @@ from canary_mlflow.tracking.probes.clock import Clock
 from canary_mlflow.tracking.probes.stopwatch import Stopwatch
 
 REPEATS = 3  # of the kernel in one timing
+SHARE = 0.005  # of the training's time that the kernels take at most in somebody's own script
 SIDE, PRODUCTS = 2048, 20  # of the GPU's kernel: 0.3 TFLOP in half precision, 0.52 ms of an H200 (docs/gpu.md)
 
 
@@ -30,12 +32,14 @@ class Sentinel(Probe):
         self._kernel: _Kernel | None = None
         self._gpu: _GPUKernel | None = None
         self._steps = 0
+        self._due = BEAT
+        self._own = False
         self._latest = 0.0
         self._iterates = False
         self._iteration: list[float] = []
 
     def start(self, setting: Setting) -> None:
-        self._iterates = setting.iterates
+        self._iterates, self._own = setting.iterates, setting.own
         if setting.device not in ("cpu", "cuda"):
             return
         self._kernel, self._gpu = _Kernel(), _GPUKernel() if setting.device == "cuda" else None
@@ -52,12 +56,18 @@ class Sentinel(Probe):
         if self._kernel is None:
             return
         self._steps += 1
-        if self._steps % BEAT == 0:  # at 4 ms the kernel takes a percent or two of a run
+        if self._steps >= self._due:
+            began = time.perf_counter()
             self._latest = self._kernel.seconds()
             row["sentinel_time"] = self._gpu.seconds() if self._gpu else self._latest
+            self._due = self._steps + self._spacing(time.perf_counter() - began, row.get("step_time", 0.0))
             self._clock.paused(ours=True)
         if self._iterates:
             self._iteration.append(self._latest)
+
+    def _spacing(self, cost: float, step: float) -> int:
+        """Steps until the next timing. In a canary the kernels take a percent or more of a run of short steps."""
+        return max(BEAT, math.ceil(cost / (SHARE * step))) if self._own and step > 0 else BEAT
 
     def iteration_ended(self, row: Row) -> None:
         if self._iteration and "iteration_cpu_time" in row:
