@@ -39,7 +39,7 @@ import watch_peers as peers
 import watch_recorded
 import watch_worth
 
-from canary_mlflow.files import read_history
+from canary_mlflow.files.reading import read_history
 from canary_mlflow.policies import load_watch
 from gates.watch import Level, Watch
 

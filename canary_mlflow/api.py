@@ -85,8 +85,6 @@ def gate(
     NoSource, StoreError.
     """
     from canary_mlflow.analysis.publishing import publish_study
-    from canary_mlflow.installation import require_training_stack
-    from canary_mlflow.launching.top_up import top_up as carry_out
     from canary_mlflow.registry.judging.gatekeeper import gate as judge_version
     from canary_mlflow.registry.policies.asked import file_of, policy_for
     from canary_mlflow.tracking.stores.store import existing_store
@@ -94,6 +92,9 @@ def gate(
     client, number = existing_store(tracking_uri), str(version)
     rules = policy_for(client, model, number, policy)
     if top_up or rules.top_up:
+        from canary_mlflow.installation import require_training_stack
+        from canary_mlflow.launching.top_up import top_up as carry_out
+
         if not dry_run:
             require_training_stack()
         decision = carry_out(client, model, number, rules, say, dry_run=dry_run, promote=promote, launcher=launcher)

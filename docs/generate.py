@@ -56,8 +56,10 @@ def walk(command: click.Command, name: str, parent: click.Context | None = None)
     context = click.Context(command, info_name=name, parent=parent, **settings)
     yield context
     if isinstance(command, click.Group):
-        for below in sorted(command.commands):
-            yield from walk(command.commands[below], below, context)
+        for name_below in command.list_commands(context):
+            below = command.get_command(context, name_below)
+            if below is not None:
+                yield from walk(below, name_below, context)
 
 
 def commands() -> str:

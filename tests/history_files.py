@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from canary_mlflow.files import History
+from canary_mlflow.files.history import History
 
 
 def write(folder: Path, name: str, body: str | bytes) -> Path:

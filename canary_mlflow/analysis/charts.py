@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from canary_mlflow.pages.curves import envelope, said_of
-from canary_mlflow.pages.downsampling import keep_envelope, keep_peaks
+from canary_mlflow.analysis.bands import envelope, said_of
+from canary_mlflow.analysis.downsampling import keep_envelope, keep_peaks
 from canary_mlflow.reports.charts import Chart, Curve, Mark, Range
 from canary_mlflow.reports.panels import PANELS, PROMISED, SERIES, Panel, label, target_of
 from gates.model.metrics import METRICS

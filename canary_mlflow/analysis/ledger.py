@@ -17,14 +17,17 @@ from canary_mlflow.ledger.writing import keys_in
 from canary_mlflow.registry.locks import registry_uri
 from canary_mlflow.registry.remote import ask
 from canary_mlflow.registry.workspaces import active_workspace
+from canary_mlflow.reports.decision import Decision, holds_from_list
 from canary_mlflow.reports.study import LedgerRow
 from canary_mlflow.tracking.stores.read_only import has_ledger, reading
+from gates.model.verdict import verdict_from_dict
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 
 Rows = list[ReadRow]
+BEGINS = ("bootstrap",)
 
 
 def rows_of(client: MlflowClient, model: str, version: str) -> tuple[Rows, str]:
@@ -98,4 +101,25 @@ def shown_row(read: ReadRow) -> LedgerRow:
         key_id=row.key_id,
         problems=list(read.problems),
         stranger=read.stranger,
+    )
+
+
+def decision_of(row: Row, facts: Mapping[str, Any]) -> Decision | None:
+    """The decision that a row records; None for an act by hand or a text that cannot be read."""
+    try:
+        verdict = verdict_from_dict(facts["verdict"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    number = facts.get("baseline_version")
+    before = None if number is None else str(number)
+    return Decision(
+        verdict=verdict,
+        model=row.model,
+        version=str(row.version),
+        promoted=bool(row.moves),
+        bootstrapped=row.kind in BEGINS,
+        holds=holds_from_list(facts.get("held_back")),
+        champion_before=before,
+        champion_after=str(row.version) if row.moves else before,
+        session_id=facts.get("session"),
     )

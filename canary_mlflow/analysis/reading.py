@@ -20,9 +20,9 @@ from canary_mlflow.reports.study import RunPart, Study
 from canary_mlflow.tracking.reading.histories import run_from
 from canary_mlflow.tracking.reading.points import read_points
 from canary_mlflow.tracking.reading.profile import Profiled
+from canary_mlflow.tracking.reading.warned import warnings_in
 from canary_mlflow.tracking.stores.places import without_password
 from canary_mlflow.tracking.stores.session import NAME_TAG, get_run
-from canary_mlflow.tracking.watching import warnings_in
 from gates.model.records import Run
 
 if TYPE_CHECKING:

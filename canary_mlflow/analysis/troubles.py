@@ -8,7 +8,7 @@ from canary_mlflow.errors import StoreError
 from canary_mlflow.policies import load_watch
 from canary_mlflow.reports.study import Trouble
 from canary_mlflow.tracking.reading.numbers import count
-from canary_mlflow.tracking.watching import warnings_in
+from canary_mlflow.tracking.reading.warned import warnings_in
 from gates.model.records import Run
 from gates.watch import Watch, WatchWarning
 

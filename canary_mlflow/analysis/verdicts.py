@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from canary_mlflow.analysis.ledger import Rows
+from canary_mlflow.analysis.ledger import Rows, decision_of
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.documents import read_json
 from canary_mlflow.files.limits import MAX_VERDICT
-from canary_mlflow.pages.verdict import decision_of
 from canary_mlflow.policies import load_policy, policy_names
 from canary_mlflow.registry.evidence import NamedEvidence
 from canary_mlflow.registry.judging.assessment import Options, assess

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
+from canary_mlflow.analysis.downsampling import Steps, Values
 from canary_mlflow.pages.curves import figures
-from canary_mlflow.pages.downsampling import Steps, Values
 from canary_mlflow.pages.kept_points import kept_points
 from canary_mlflow.tracking.describing.schema import mlflow_key
 from canary_mlflow.tracking.reading.facts import RunFacts

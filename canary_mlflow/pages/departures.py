@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from canary_mlflow.pages.curves import BAND, Band, raw_envelope, read_series
-from canary_mlflow.pages.downsampling import Steps, Values, keep_envelope
+from canary_mlflow.analysis.bands import BAND, Band, raw_envelope
+from canary_mlflow.analysis.downsampling import Steps, Values, keep_envelope
+from canary_mlflow.pages.curves import read_series
 from canary_mlflow.pages.limits import shipped_rules, tolerated
 from canary_mlflow.tracking.stores.read_only import reading
 from gates.model.records import Series, updates_of

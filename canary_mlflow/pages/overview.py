@@ -14,9 +14,9 @@ from canary_mlflow.pages.models import ModelFacts, read_models, with_words
 from canary_mlflow.registry.workspaces import active_workspace
 from canary_mlflow.tracking.reading.facts import OPEN, RunFacts
 from canary_mlflow.tracking.reading.numbers import count
+from canary_mlflow.tracking.reading.warned import FOUND
 from canary_mlflow.tracking.stores.read_only import has_ledger, reading
 from canary_mlflow.tracking.stores.session import CELL_NAME_TAG, PARENT_TAG
-from canary_mlflow.tracking.watching import FOUND
 
 RECENT = 20  # finished sessions shown
 DENSE = 40  # running sessions shown, those with warnings first

@@ -10,6 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from canary_mlflow.analysis.ledger import decision_of
 from canary_mlflow.errors import NoSuchRun, NoSuchVersion, Refused
 from canary_mlflow.files.documents import read_json
 from canary_mlflow.files.limits import MAX_VERDICT
@@ -24,7 +25,7 @@ from canary_mlflow.pages.models import read_champions, session_of, versions_of
 from canary_mlflow.registry.guard.server_files import behind_server
 from canary_mlflow.registry.versions import CHAMPION
 from canary_mlflow.registry.workspaces import active_workspace
-from canary_mlflow.reports.decision import Decision, RunWarning, decision_from_dict, holds_from_list
+from canary_mlflow.reports.decision import Decision, RunWarning, decision_from_dict
 from canary_mlflow.tracking.reading.facts import RunFacts
 from canary_mlflow.tracking.reading.numbers import count, whole
 from canary_mlflow.tracking.stores.read_only import has_ledger, reading
@@ -32,11 +33,9 @@ from gates.model.fields import PolicyError
 from gates.model.policy import Policy
 from gates.model.records import Run
 from gates.model.rules import Role
-from gates.model.verdict import Outcome, Verdict, verdict_from_dict
+from gates.model.verdict import Outcome, Verdict
 from gates.parser import parse_policy
 from gates.watch.warning import Level
-
-BEGINS = ("bootstrap",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,25 +219,4 @@ def warned(decision: Decision, runs: Mapping[str, RunFacts]) -> Decision:
     found = [runs[run_id] for run_id in decision.verdict.candidate_runs if run_id in runs]
     return replace(
         decision, warnings=tuple(RunWarning(run=run.short, warning=one) for run in found for one in run.warnings)
-    )
-
-
-def decision_of(row: Row, facts: Mapping[str, Any]) -> Decision | None:
-    """The decision that a row records; None for an act by hand or a text that cannot be read."""
-    try:
-        verdict = verdict_from_dict(facts["verdict"])
-    except (KeyError, TypeError, ValueError):
-        return None
-    number = facts.get("baseline_version")
-    before = None if number is None else str(number)
-    return Decision(
-        verdict=verdict,
-        model=row.model,
-        version=str(row.version),
-        promoted=bool(row.moves),
-        bootstrapped=row.kind in BEGINS,
-        holds=holds_from_list(facts.get("held_back")),
-        champion_before=before,
-        champion_after=str(row.version) if row.moves else before,
-        session_id=facts.get("session"),
     )

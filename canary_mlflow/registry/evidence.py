@@ -12,8 +12,8 @@ from canary_mlflow.registry.versions import CHAMPION, champion_number, find_vers
 from canary_mlflow.reports.decision import RunWarning
 from canary_mlflow.tracking.reading.histories import read_runs, session_runs
 from canary_mlflow.tracking.reading.profile import PROFILE_OF_TAG, ROLE
+from canary_mlflow.tracking.reading.warned import warnings_in
 from canary_mlflow.tracking.stores.session import child_runs, get_run
-from canary_mlflow.tracking.watching import warnings_in
 from gates.model.records import Version
 from gates.model.verdict import Verdict
 from gates.model.wording import listed

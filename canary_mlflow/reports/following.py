@@ -16,7 +16,7 @@ from canary_mlflow.reports.times import duration
 from canary_mlflow.shown import visible
 from canary_mlflow.tracking.reading.facts import RunFacts
 from canary_mlflow.tracking.reading.following import Sight
-from canary_mlflow.tracking.watching import sentence
+from canary_mlflow.tracking.reading.warned import sentence
 from gates.model.metrics import METRICS
 from gates.model.records import Series
 from gates.model.wording import quantity

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import StoreError, UsageError, one_line
@@ -19,6 +19,7 @@ from canary_mlflow.tracking.ending import Target
 from canary_mlflow.tracking.observers import Ending, Observer
 from canary_mlflow.tracking.probes import BEAT
 from canary_mlflow.tracking.reading.histories import read_runs
+from canary_mlflow.tracking.reading.warned import FOUND, brief, sentence, worst_of
 from canary_mlflow.tracking.sinks import SinkSetting
 from gates.model.records import Run
 from gates.watch import Band, Level, OnCritical, Watch, WatchPolicy, WatchWarning, bands_of
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("canary_mlflow")
 
 NAME = "warnings.jsonl"
-FOUND = "canary.watch.found"  # the tag that carries warnings for the reports
-IN_TAG = 8  # number of warnings in the tag; all are in the file
 FAST = 0.05
 """Seconds below which a step is short, and its row may wait for the next ones: the watch then takes half as long for
 each, because between two short steps most of its data falls out of the processor's cache."""
@@ -138,23 +137,6 @@ class Watching(Observer):
         return lead | saved
 
 
-def worst_of(warnings: Iterable[WatchWarning], most: int = IN_TAG) -> list[WatchWarning]:
-    """The most serious warnings, preferring each level's earliest, in the order in which they came."""
-    ordered = list(warnings)
-    kept = sorted(ordered, key=lambda one: (-one.level, one.step))[:most]
-    return [one for one in ordered if one in kept]
-
-
-def brief(warning: WatchWarning) -> str:
-    """`WARN kl at step 40`."""
-    return f"{warning.level.name} {warning.stream} at step {warning.step}"
-
-
-def sentence(warning: WatchWarning) -> str:
-    """One line for a screen."""
-    return f"{brief(warning)}: {warning.seen}. Usually: {warning.meaning}. Try: {warning.advice}"
-
-
 def goes_on(on_critical: OnCritical) -> str:
     """What to say after a STOP that does not end the training: that it goes on, and what would end it."""
     if on_critical is OnCritical.WARN:
@@ -163,15 +145,6 @@ def goes_on(on_critical: OnCritical) -> str:
         "the training goes on all the same: in a script of your own the watch only warns; "
         'CanaryCallback(watch={"base": "default", "on_critical": "stop"}) would end it'
     )
-
-
-def warnings_in(tags: Mapping[str, str]) -> tuple[WatchWarning, ...]:
-    """The warnings in a run's tags; none for a run that was not watched. Raises StoreError for foreign JSON."""
-    text = tags.get(FOUND, "[]")
-    try:
-        return tuple(WatchWarning.from_dict(item) for item in json.loads(text))
-    except (ValueError, TypeError, KeyError) as error:
-        raise StoreError(f"tag {FOUND}: {text[:80]!r}; expected a JSON list of warnings; delete the tag") from error
 
 
 def watching(

@@ -13,7 +13,8 @@ import pytest
 from history_files import lines, values, write
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.files import limits, read_history
+from canary_mlflow.files import limits
+from canary_mlflow.files.reading import read_history
 from canary_mlflow.files.replaying import replay_file
 from canary_mlflow.files.runs import read_run
 from canary_mlflow.policies import load_watch

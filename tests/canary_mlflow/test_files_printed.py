@@ -10,7 +10,7 @@ import pytest
 from history_files import values, write
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.files import read_history
+from canary_mlflow.files.reading import read_history
 from canary_mlflow.files.replaying import replay_file
 from canary_mlflow.files.runs import read_run
 from canary_mlflow.policies import load_watch

@@ -16,8 +16,9 @@ from click.testing import CliRunner
 
 from canary_mlflow.cli import canary as command
 from canary_mlflow.errors import UsageError
-from canary_mlflow.files import limits, read_history
+from canary_mlflow.files import limits
 from canary_mlflow.files.documents import parse_json, parse_yaml, read_json
+from canary_mlflow.files.reading import read_history
 from canary_mlflow.files.source import TooMuch
 
 ROW = '{"step": 1, "loss": 2.0}\n'
@@ -124,7 +125,7 @@ def test_a_line_without_end_is_not_unpacked_into_memory(tmp_path: Path) -> None:
         packed.write(ROW.encode() + b'{"step": 2, "loss": "')
         for _ in range(400):
             packed.write(b"a" * (1 << 20))
-    code = f"from canary_mlflow.files import read_history\nfrom pathlib import Path\nread_history(Path({str(file)!r}))"
+    code = f"import pathlib\nfrom canary_mlflow.files import reading\nreading.read_history(pathlib.Path({str(file)!r}))"
     limit = 1 << 30  # bytes of memory, the libraries' own included
     found = subprocess.run(
         [sys.executable, "-c", code],

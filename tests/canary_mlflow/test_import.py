@@ -14,7 +14,7 @@ from mlflow.exceptions import MlflowException
 from tensorboardX import SummaryWriter
 
 from canary_mlflow import cli
-from canary_mlflow.files import read_history
+from canary_mlflow.files.reading import read_history
 from canary_mlflow.tracking.reading import imports
 from canary_mlflow.tracking.reading.histories import read_runs
 from canary_mlflow.tracking.sinks import SinkSetting

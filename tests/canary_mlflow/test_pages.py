@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from paged import a_run, last_row, site, text_of
 
+from canary_mlflow.analysis.downsampling import keep_envelope, keep_peaks
 from canary_mlflow.errors import StoreError
-from canary_mlflow.pages.downsampling import keep_envelope, keep_peaks
 from canary_mlflow.pages.requests import Readers
 from canary_mlflow.pages.views import ROUTES
 from canary_mlflow.policies import load_policy

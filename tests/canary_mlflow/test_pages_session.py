@@ -16,10 +16,10 @@ import pytest
 from mlflow.entities import Metric
 from paged import a_run, last_row, site, text_of
 
+from canary_mlflow.analysis.downsampling import keep_means
 from canary_mlflow.analysis.subject import find_subject
 from canary_mlflow.pages import judging
 from canary_mlflow.pages.departures import departure, usual_of
-from canary_mlflow.pages.downsampling import keep_means
 from canary_mlflow.pages.limits import shipped_rules
 from canary_mlflow.pages.strips import strips_of
 from canary_mlflow.policies import load_policy

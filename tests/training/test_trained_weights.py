@@ -27,7 +27,7 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.registry.guard.origin import SOURCE_TAG
 from canary_mlflow.registry.guard.seal import seal_version
 from canary_mlflow.registry.guard.trained import compare
-from canary_mlflow.registry.sessions import registering
+from canary_mlflow.registry.sessions import registering, weights_check
 from canary_mlflow.registry.versions import SESSION_TAG
 from canary_mlflow.tracking.delivery import uploading
 from canary_mlflow.tracking.describing.metrics_json import jsonable
@@ -58,7 +58,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
             check_weights.main([str(folder), "--tokens", str(tokens), *(["--records", str(file)] if records else [])])
         return json.loads(said.getvalue())
 
-    monkeypatch.setattr(registering, "asked", asked)
+    monkeypatch.setattr(weights_check, "asked", asked)
 
 
 def train(place: Path, made: Callable[..., Any], *given: Any, name: str = "mine", **own: Any) -> tuple[str, Any]:
@@ -322,7 +322,7 @@ def test_a_merge_of_another_kind_of_lora_is_known_by_its_answer(own: Any, tmp_pa
     shutil.copytree(base, tmp_path / "base")
     for name, is_it in (("merged", True), ("base", False)):
         compared = compare(tmp_path / name, {"run": record})
-        said = registering.asked(tmp_path / name, {"run": record}, 0)
+        said = weights_check.asked(tmp_path / name, {"run": record}, 0)
         assert (bool(compared.fault or "fault" in said), "difference" in said) == (not is_it, True), (compared, said)
 
 
@@ -368,7 +368,7 @@ def test_what_was_not_compared_is_no_champion_until_it_is(
     settings("adapter_config.json", lora_dropout=0.5)(folder)  # which changes no answer; the tensors do not say so
     gate = ["gate", "mine", "1", "--policy", "quick.yaml", *store]
     with monkeypatch.context() as bare:
-        bare.setattr(registering, "asked", lambda *_: {"unknown": "No module named 'torch'"})
+        bare.setattr(weights_check, "asked", lambda *_: {"unknown": "No module named 'torch'"})
         assert register(tmp_path, session_id, folder) == ""
         assert tag(tmp_path) == "not checked: adapter_config.json says lora_dropout 0.5, the run had 0.0"
         held = CliRunner().invoke(canary, gate)

@@ -24,7 +24,7 @@ from canary_mlflow.registry.policies.used import changed_since, overruled, used
 from canary_mlflow.registry.pruning.pruned import refuse_pruned
 from canary_mlflow.registry.sessions.evidence import Read, refuse_changed_evidence
 from canary_mlflow.registry.sessions.orders import counted
-from canary_mlflow.registry.sessions.registering import checked_now
+from canary_mlflow.registry.sessions.weights_check import checked_now
 from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version, is_evidence_only
 from canary_mlflow.reports.advice import version_page
 from canary_mlflow.reports.decision import Decision, HeldBy, Hold, barred

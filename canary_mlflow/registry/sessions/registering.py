@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.module_runner import module_command
 from canary_mlflow.registry.evidence import refuse_profile
-from canary_mlflow.registry.guard.binding import digest_of_all, file_digests, files_at
-from canary_mlflow.registry.guard.seal import trained_in
-from canary_mlflow.registry.guard.trained import Record, compare
 from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.sessions.new_version import register_version
 from canary_mlflow.registry.sessions.own import broken_off, check_name
+from canary_mlflow.registry.sessions.weights_check import check_weights, evaluate
 from canary_mlflow.registry.versions import SESSION_TAG, Weights, quoted
-from canary_mlflow.shown import visible
 from canary_mlflow.tracking.delivery.uploading import upload
-from canary_mlflow.tracking.describing.fact_tags import facts_in
-from canary_mlflow.tracking.reading.numbers import count
 from canary_mlflow.tracking.stores.session import active_run, child_runs
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
-    from mlflow.entities.model_registry import ModelVersion
-
-    from canary_mlflow.registry.guard.store import GuardedStore
 
 
 def register_session(client: MlflowClient, session_id: str, model: str | None, weights: Path | None) -> tuple[str, str]:
@@ -59,31 +45,6 @@ def register_session(client: MlflowClient, session_id: str, model: str | None, w
     return name, register_version(client, name, session_id, session_id, weights=kept, evaluation=evaluation)
 
 
-def evaluate(
-    client: MlflowClient, guard: GuardedStore | None, session_id: str, folder: Path
-) -> tuple[Mapping[str, Any] | None, str]:
-    """Compare a folder with what the runs of its session ended with: (by how much its model's answer differs, "") if
-    it could be asked, else (None, why not). Raises UsageError for another's weights, and for those that cannot be
-    loaded."""
-    records = trained_in(client, guard, session_id, session_id)
-    compared = compare(folder, records)
-    told = {compared.run: records[compared.run]} if compared.run else records
-    said = {"fault": compared.fault} if compared.fault else asked(folder, told, tokens_of(client, session_id))
-    if fault := said.get("fault"):
-        fault += f"; {compared.unknown}" if compared.unknown else ""
-        raise UsageError(
-            f"weights {folder.absolute()}: {fault}; expected the folder that trainer.save_model() wrote; the session "
-            f"is kept: canary register {session_id} --weights FOLDER"
-        )
-    if "difference" not in said:
-        return None, compared.unknown or str(said.get("unknown", ""))
-    of, files = {"answer": said["difference"]}, digest_of_all(file_digests(folder))
-    return {
-        "recorded": {"answer": 0.0}, "repeated": of, "different": [], "tolerance": said["tolerance"],
-        "artifact": files,
-    }, ""  # fmt: skip
-
-
 def refuse_unready(client: MlflowClient, session: Run) -> None:
     """Raise UsageError for a session that cannot be evidence, or already is a version's."""
     session_id = session.info.run_id
@@ -107,51 +68,3 @@ def flaws_of(client: MlflowClient, session_id: str) -> str:
     runs = [run for run in child_runs(client, session_id) if run.data.tags.get("canary.role") == "run"]
     broken = broken_off(runs)
     return broken.replace(" of them", f" of its {len(runs)} runs", 1)
-
-
-def check_weights(folder: Path, session_id: str) -> None:
-    """Raise UsageError unless this is a folder that contains weights."""
-    wanted = "expected the folder that trainer.save_model() wrote, with *.safetensors in it"
-    kept = f"the session is kept: canary register {session_id} --weights FOLDER"
-    if not folder.is_dir():
-        found = "a file" if folder.exists() else "not there"
-        raise UsageError(f"weights {folder.absolute()}: {found}; {wanted}; {kept}")
-    if not any(file.stat().st_size for file in folder.rglob("*.safetensors")):
-        found = ", ".join(sorted(file.name for file in folder.iterdir())[:5]) or "nothing"
-        raise UsageError(f"weights {folder.absolute()}: found {found}; {wanted}; {kept}")
-
-
-def tokens_of(client: MlflowClient, session_id: str) -> int:
-    """The size of the tokenizer that the session's runs recorded; 0 if they had none, or do not agree on one."""
-    sizes = {facts_in(run.data.tags).get("tokenizer.size", "") for run in child_runs(client, session_id)}
-    return count(sizes.pop()) if len(sizes) == 1 else 0
-
-
-def checked_now(client: MlflowClient, guard: GuardedStore | None, found: ModelVersion) -> str:
-    """Compare the folder of a version that was registered where this could not be done; why it cannot be here either,
-    or ''. Raises UsageError as `evaluate` does."""
-    session_id = str(found.run_id)
-    address = client.get_model_version_download_uri(found.name, found.version)
-    with files_at(address, store=client.tracking_uri) as place:
-        evaluation, why = evaluate(client, guard, session_id, place)
-    return "" if evaluation else why
-
-
-def asked(folder: Path, records: Mapping[str, Record], tokens: int) -> Mapping[str, Any]:
-    """What Transformers finds of the folder: `fault`, `unknown`, or `difference` and `tolerance` of the model's answer.
-    Found in a separate process, which loads torch. `tokens`: the size of the tokenizer to expect, 0 for none."""
-    config = folder / "config.json"
-    if not records and not tokens and not (config.is_file() and b'"architectures"' in config.read_bytes()):
-        return {}
-    with tempfile.TemporaryDirectory(prefix="canary-records-") as place:
-        file = Path(place) / "records.json"
-        file.write_text(json.dumps(records), encoding="utf-8")
-        words = [*module_command("training.check_weights"), str(folder), "--tokens", str(tokens)]
-        words += ["--records", str(file)] if records else []
-        offline = {**os.environ, "HF_HUB_OFFLINE": "1"}
-        done = subprocess.run(words, env=offline, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        return {"unknown": f"it cannot be loaded here ({visible(said)})"}
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found

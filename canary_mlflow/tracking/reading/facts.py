@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from canary_mlflow.errors import StoreError
 from canary_mlflow.tracking.reading.numbers import count
+from canary_mlflow.tracking.reading.warned import warnings_in
 from canary_mlflow.tracking.stores.session import PARENT_TAG, name_in_cell
-from canary_mlflow.tracking.watching import warnings_in
 from gates.watch import WatchWarning
 
 OPEN = ("RUNNING", "SCHEDULED")

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import StoreError, one_line
-from canary_mlflow.files import read_history
 from canary_mlflow.files.events import event_files
+from canary_mlflow.files.reading import read_history
 from canary_mlflow.files.runs import broken_down, run_of
 from canary_mlflow.files.watched import critical_held
 from canary_mlflow.tracking.describing.learning import IMPROVES, learned
