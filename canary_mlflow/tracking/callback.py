@@ -181,6 +181,7 @@ class CanaryCallback(Hooks):
             return
         if self.journal is not None and not self.journal.finished:
             self.journal.terminated(error)
+        self._let_go()
         raise error
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

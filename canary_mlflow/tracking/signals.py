@@ -149,4 +149,7 @@ class TerminationHandler:
         for each in free:
             if signal.getsignal(each) is notice:
                 signal.signal(each, signal.default_int_handler if each == signal.SIGINT else signal.SIG_DFL)
-        obey()
+        error = noted()
+        expect()
+        if error is not None:
+            raise error

@@ -156,6 +156,45 @@ sft(save_tiny("model"), place, [CanaryCallback(watch=None), Stop()], report_to="
 """
 
 
+STOPPED_CELL = """
+import os, signal
+from pathlib import Path
+from mlflow import MlflowClient
+from tiny_trainers import save_tiny, sft
+from transformers import TrainerCallback
+from canary_mlflow import CanaryCallback
+
+class Stop(TrainerCallback):
+    def on_step_end(self, args, state, control, **_):
+        if state.global_step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+canary, model = CanaryCallback(watch=None), save_tiny("model")
+said = []
+try:
+    sft(model, Path.cwd(), [canary, Stop()]).train()
+except KeyboardInterrupt:
+    said.append(MlflowClient().get_run(canary.run_id).info.status)
+try:
+    os.kill(os.getpid(), signal.SIGINT)  # in the next cell
+except KeyboardInterrupt:
+    said.append("stopped")
+again = CanaryCallback(watch=None)
+sft(model, Path.cwd(), [again]).train()
+print(*said, MlflowClient().get_run(again.run_id).info.status)
+"""
+
+
+def test_a_cell_that_is_stopped_leaves_a_failed_run_and_the_next_ones_can_be_stopped_too(tmp_path: Path) -> None:
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    ended = subprocess.run(
+        [sys.executable, "-c", STOPPED_CELL], cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        env={**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db", "PYTHONPATH": path},
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines()[-1] == "FAILED stopped FINISHED"
+
+
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_a_terminated_script_whose_run_is_its_own_reads_failed(tmp_path: Path, signum: int) -> None:
     """At Python's exit MLflow ends a run that is still active, as FINISHED."""
