@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from importlib import import_module
@@ -172,7 +173,7 @@ def _attempt(job: Job, folder: Path, loaded: Loaded) -> End:
     except Stopped as error:
         end.failure, end.reason = "instability", str(error)
     except BaseException as error:  # noqa: BLE001 - whatever user code or a library raises is recorded, not lost
-        _explain(end, peers.first_failure(folder, error))
+        _explain(end, peers.first_failure(folder, error), lambda: planned(job, loaded))
         if not peers.leads():
             own = {"failure": end.failure, "reason": end.reason, "raised": end.raised, "trace": end.trace}
             peers.leave(folder, peers.RankEnd(**own, secondary=peers.may_be_secondary(error)))
@@ -182,15 +183,29 @@ def _attempt(job: Job, folder: Path, loaded: Loaded) -> End:
     return end
 
 
-def _explain(end: End, error: BaseException) -> None:
-    """Put into `end` why the run broke off, in this rank or in another."""
+def planned(job: Job, loaded: Loaded) -> str:
+    """What `canary plan` counts for a run that ran out of memory; "" where it makes no plan."""
+    with suppress(Exception):
+        from training.devices import settle
+        from training.footprint import footprint
+        from training.plain import read_back
+        from training.planning import config_folder, size
+
+        config = read_back(job.config)
+        device = loaded.device or settle(config.hardware)
+        return f"; canary plan counts {size(footprint(config, config_folder(config.model), device).total)}"
+    return ""
+
+
+def _explain(end: End, error: BaseException, plan: Callable[[], str]) -> None:
+    """Put into `end` why the run broke off, in this rank or in another. `plan`: see `planned`."""
     if isinstance(error, peers.PeerFailed):
         theirs = error.end
         end.failure, end.reason, end.raised, end.trace = theirs.failure, theirs.reason, theirs.raised, theirs.trace
         return
     end.failure, end.reason = classify(error, end.nonfinite)
     end.raised = None if is_full(error) else raised(error)
-    end.reason += NO_ROOM if is_full(error) else ADVICE if end.failure == "oom" else ""
+    end.reason += NO_ROOM if is_full(error) else plan() + ADVICE if end.failure == "oom" else ""
     end.trace = "" if end.failure == "interrupted" else "".join(traceback.format_exception(error))
     if isinstance(error, peers.RankLost):
         end.failure, end.reason, end.lost = "error", str(error), True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from canaries import a_config
+from forked_runs import ForkedRuns
 from transformers import PrinterCallback, set_seed
 
 from canary_mlflow.errors import UsageError
@@ -153,3 +155,20 @@ def test_the_advice_names_keys_that_exist() -> None:
     words = ("memory=saving", "train.batch_size=2", "train.max_length=64", "adapter=lora")
     assert all(word.partition("=")[0] in memory.ADVICE for word in words)
     preflight.preflight(composed(*words, "hardware=cpu"))
+
+
+OUT_OF_MEMORY = """
+from transformers import Trainer
+step = Trainer.training_step
+def short(trainer, *given, **named):
+    if trainer.state.global_step == 2:
+        raise MemoryError("made up: a card that is full")
+    return step(trainer, *given, **named)
+Trainer.training_step = short
+"""
+
+
+def test_a_run_without_memory_says_its_step_and_what_the_plan_counts(tmp_path: Path) -> None:
+    run = ForkedRuns(tmp_path).train("algo=sft", "train.max_steps=4", patch=OUT_OF_MEMORY)
+    assert (run.failure, run.last_step) == ("oom", 2)
+    assert re.search(r"MemoryError: made up.*canary plan counts \d+ MiB; expected a run that fits", run.failure_reason)
