@@ -186,7 +186,7 @@ def test_mlflows_own_upgrade_ends_in_a_sentence(guarded: Guarded, revise: Any) -
     assert guarded.schema(uri) == before
     opened = run(uri, "gate", "m", "1")
     assert (opened.exit_code, opened.output.count("\n")) == (4, 1), opened.output
-    assert "then run: canary db upgrade" in opened.output
+    assert "run: canary db upgrade" in opened.output
 
 
 @pytest.mark.parametrize("table", WIDER)
@@ -269,7 +269,7 @@ def test_a_database_of_an_older_mlflow(tmp_path: Path, revision: str, with_guard
         install(engine)
         too_old = run(uri, "gate", "m", "1")  # MLflow would migrate the tables as it opens them
         assert (too_old.exit_code, too_old.output.count("\n")) == (4, 1), too_old.output
-        assert f"then run: canary db upgrade --tracking-uri {uri}" in too_old.output
+        assert f"run: canary db upgrade --tracking-uri {uri}" in too_old.output
         own = subprocess.run([forking.python(), "-m", "mlflow", "db", "upgrade", uri], capture_output=True, text=True)
         assert own.returncode == 1
         assert own.stderr.splitlines()[-1].startswith("Error: canary guard: an older MLflow made the tables"), (
@@ -352,3 +352,16 @@ def taken_over(uri: str) -> None:
 def test_what_is_no_database_of_mlflow_is_not_upgraded(tmp_path: Path) -> None:
     refused = run(f"sqlite:///{tmp_path}/empty.db", "db", "upgrade")
     assert (refused.exit_code, "no tables of MLflow there" in refused.output) == (4, True)
+
+
+@pytest.mark.parametrize("words", [("session", "start", "m"), ("doctor",), ("compare", "m/1", "m/2")])
+def test_an_older_database_is_never_migrated_in_silence(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """Another client's MLflow of 2.22 was locked out by the first command of ours."""
+    uri = restored(tmp_path / "mlflow.db", "2.22.5")
+    before = (tmp_path / "mlflow.db").read_bytes()
+    refused = run(uri, *words)
+    assert (tmp_path / "mlflow.db").read_bytes() == before
+    if words != ("doctor",):
+        assert refused.exit_code == 4, refused.output
+    assert "schema 0584bdc529eb); expected those of the one that is installed (schema " in refused.output
+    assert f"keep a copy of it, and run: canary db upgrade --tracking-uri {uri}" in refused.output

@@ -106,17 +106,35 @@ def check_database(uri: str) -> None:
         raise StoreError(refusal(uri, error)) from error
 
 
+def check_schema(uri: str) -> None:
+    """Raise StoreError for a database whose tables another MLflow made: MLflow may migrate them when it opens them, and
+    whoever has the other one is then locked out."""
+    import sqlalchemy as sa
+    from mlflow.store.db.utils import _get_latest_schema_revision
+
+    with sa.create_engine(uri, poolclass=sa.pool.NullPool).connect() as connection:
+        if not sa.inspect(connection).has_table("alembic_version"):
+            return
+        found = connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
+    if found != (expected := _get_latest_schema_revision()):
+        raise StoreError(other_schema(uri, f"schema {found}", f"schema {expected}"))
+
+
+def other_schema(uri: str, found: str, expected: str) -> str:
+    """What to say of tables that another MLflow made."""
+    shown = without_password(uri)
+    return (
+        f"tracking store {shown}: its tables are those of another MLflow ({found}); expected those of the one that is "
+        f"installed ({expected}); install the other one here, or stop what uses the store, keep a copy of it, and run: "
+        f"canary db upgrade --tracking-uri {shown}"
+    )
+
+
 def refusal(uri: str, error: Exception) -> str:
     """Why a store cannot be used, in one line without its password."""
     why = one_line(error)
     if "canary guard: " in why:
         return why
-    if "out-of-date database schema" in why:
-        shown = without_password(uri)
-        return (
-            f"tracking store {shown}: its tables are those of an older MLflow; expected those of the one that is "
-            f"installed; stop what uses it, then run: canary db upgrade --tracking-uri {shown}"
-        )
     if "Max retries exceeded" in why or "Connection refused" in why:
         why = "nobody answers there"
     hint = "start the server, or set MLFLOW_TRACKING_URI" if uri.startswith("http") else "set MLFLOW_TRACKING_URI"

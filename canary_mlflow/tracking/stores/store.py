@@ -10,10 +10,11 @@ from urllib.parse import urlsplit
 
 from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.ledger.migrations import watch
-from canary_mlflow.ledger.uris import SCHEMES, guarded_uri
+from canary_mlflow.ledger.uris import SCHEMES, guarded_uri, is_guarded
 from canary_mlflow.tracking.stores.contact import (
     check_database,
     check_file,
+    check_schema,
     check_sqlite,
     create_sqlite,
     first_contact,
@@ -50,6 +51,8 @@ def prepare_store(uri: str | None = None) -> MlflowClient:
                 create_sqlite(file)
         elif not found.startswith("http"):
             check_database(found)
+        if is_guarded(guarded_uri(found)):  # SQLite or PostgreSQL
+            check_schema(found)
         try:
             client = MlflowClient(tracking_uri=found, registry_uri=registry_for(found))
             client.search_experiments(max_results=1)
@@ -75,6 +78,7 @@ def reading_store(uri: str | None) -> MlflowClient:
     refuse_missing(file)
     check_sqlite(file)
     place = read_only_uri(found)
+    check_schema(place)
     with quietly():
         client = MlflowClient(tracking_uri=place, registry_uri=os.environ.get("MLFLOW_REGISTRY_URI") or place)
         client.search_experiments(max_results=1)
