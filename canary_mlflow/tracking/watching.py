@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from canary_mlflow import tags
 from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.notify.delivery import notify
 from canary_mlflow.notify.events import of_warning
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("canary_mlflow")
 
 NAME = "warnings.jsonl"
-FOUND = "canary.watch.found"  # the tag that carries warnings for the reports
 IN_TAG = 8  # number of warnings in the tag; all are in the file
 FAST = 0.05
 """Seconds below which a step is short, and its row may wait for the next ones: the watch then takes half as long for
@@ -66,7 +66,7 @@ class Watching(Observer):
 
     def begin(self, recorder: Recorder | None) -> None:
         self._recorder = recorder
-        self._tag({"canary.watch.policy": self.watch.policy.name, **self._tags()})
+        self._tag({tags.WATCH_POLICY: self.watch.policy.name, **self._tags()})
 
     def row_closed(self, step: int, row: Mapping[str, float]) -> None:
         if step > 0:  # 0: logged before training
@@ -115,26 +115,26 @@ class Watching(Observer):
                 if first(event.id):  # once, not for each seed
                     notify(event)
 
-    def _tag(self, tags: Mapping[str, str]) -> None:
+    def _tag(self, found: Mapping[str, str]) -> None:
         if self._recorder is not None:
-            self._recorder.tag(tags)
+            self._recorder.tag(found)
 
     def _tags(self) -> dict[str, str]:
         found = self.watch.warnings
         worst = "stopped" if self.stop_requested else _LEVELS[self.watch.verdict]
         return {
-            "canary.watch.level": worst,
-            "canary.watch.warnings": str(len(found)),
-            "canary.watch.first": brief(found[0]) if found else "",
-            "canary.watch.critical_held": self.watch.critical_held,
-            FOUND: json.dumps([warning.to_dict() for warning in worst_of(found)]),
+            tags.WATCH_LEVEL: worst,
+            tags.WATCH_WARNINGS: str(len(found)),
+            tags.WATCH_FIRST: brief(found[0]) if found else "",
+            tags.WATCH_CRITICAL_HELD: self.watch.critical_held,
+            tags.WATCH_FOUND: json.dumps([warning.to_dict() for warning in worst_of(found)]),
         }
 
     def _lead(self, last_step: int) -> dict[str, str]:
         """How early the first warning came, and what a stop has saved, in optimizer steps."""
         found = self.watch.warnings
-        lead = {"canary.watch.lead_steps": str(last_step - found[0].step)} if found else {}
-        saved = {"canary.watch.steps_saved": str(self._max_steps - last_step)} if self.stop_requested else {}
+        lead = {tags.WATCH_LEAD_STEPS: str(last_step - found[0].step)} if found else {}
+        saved = {tags.WATCH_STEPS_SAVED: str(self._max_steps - last_step)} if self.stop_requested else {}
         return lead | saved
 
 
@@ -165,13 +165,14 @@ def goes_on(on_critical: OnCritical) -> str:
     )
 
 
-def warnings_in(tags: Mapping[str, str]) -> tuple[WatchWarning, ...]:
+def warnings_in(found: Mapping[str, str]) -> tuple[WatchWarning, ...]:
     """The warnings in a run's tags; none for a run that was not watched. Raises StoreError for foreign JSON."""
-    text = tags.get(FOUND, "[]")
+    text = found.get(tags.WATCH_FOUND, "[]")
     try:
         return tuple(WatchWarning.from_dict(item) for item in json.loads(text))
     except (ValueError, TypeError, KeyError) as error:
-        raise StoreError(f"tag {FOUND}: {text[:80]!r}; expected a JSON list of warnings; delete the tag") from error
+        wrong = f"tag {tags.WATCH_FOUND}: {text[:80]!r}; expected a JSON list of warnings; delete the tag"
+        raise StoreError(wrong) from error
 
 
 def watching(
