@@ -34,7 +34,7 @@ from canary_mlflow.ledger.table import LEDGER  # noqa: E402
 from canary_mlflow.registry.acts.by_hand import bless  # noqa: E402
 from canary_mlflow.registry.judging import gatekeeper  # noqa: E402
 from canary_mlflow.registry.policies.asked import policy_for  # noqa: E402
-from canary_mlflow.registry.versions import SESSION_TAG  # noqa: E402
+from canary_mlflow.tags import SESSION_ID  # noqa: E402
 from canary_mlflow.tracking.stores.session import child_runs  # noqa: E402
 from canary_mlflow.tracking.stores.store import prepare_store  # noqa: E402
 
@@ -75,7 +75,7 @@ def versions(database: sa.Connection, sessions: list[tuple[str, str]]) -> None:
         for number, (session, run) in enumerate(sessions, int(samples[0]["version"]) + 1):
             own = {"version": number, "run_id": run}
             for sample in samples:
-                value = {"value": session} if sample.get("key") == SESSION_TAG else {}
+                value = {"value": session} if sample.get("key") == SESSION_ID else {}
                 made.append({**sample, **{key: own[key] for key in own if key in sample}, **value})
         database.execute(found.insert(), made)
     database.commit()

@@ -17,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from canary_mlflow import tags
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.findings import Finding, Level
 from canary_mlflow.installation import packages, pins, plugin, python
@@ -245,7 +246,7 @@ def running(client: MlflowClient) -> Finding:
     runs = client.search_runs(
         experiments, f"attributes.status = 'RUNNING' AND attributes.start_time < {before}", max_results=1000
     )
-    stale = [run.info.run_id for run in runs if "canary.role" in run.data.tags]
+    stale = [run.info.run_id for run in runs if tags.ROLE in run.data.tags]
     if not stale:
         return Finding(name="runs", level=Level.OK, found=f"none has been RUNNING for over {STALE_HOURS:.0f} h")
     return Finding(

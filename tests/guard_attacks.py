@@ -21,14 +21,13 @@ from tiny_weights import safetensors
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.policies import content_of
 from canary_mlflow.registry.acts.by_hand import override
-from canary_mlflow.registry.guard.origin import SOURCE_TAG
 from canary_mlflow.registry.guard.seal import seal_version
 from canary_mlflow.registry.pruning.needed import Terms
 from canary_mlflow.registry.pruning.pruning import prune
 from canary_mlflow.registry.sessions.new_version import register_version
 from canary_mlflow.registry.sessions.rows import Word, record_runs
 from canary_mlflow.registry.sessions.rows import write as told
-from canary_mlflow.registry.versions import SESSION_TAG
+from canary_mlflow.tags import MODEL_SOURCE, SESSION_ID
 
 
 def through(door: str, at: Callable[[Scene], Any], *, stock: bool = False) -> Iterator[Attack]:
@@ -430,11 +429,11 @@ def vouched_later(scene: Scene) -> Any:
     run_id = scene.recorded.children(scene.recorded.session(slower=2.0, runs=1))[0]
     scene.recorded.weights(run_id, safetensors(weight=np.full(4, 7, np.float32)))
     place = f"{client.get_run(run_id).info.artifact_uri}/model"
-    client.set_tag(scene.good_run, SOURCE_TAG, place)
+    client.set_tag(scene.good_run, MODEL_SOURCE, place)
     try:
         return judged_with(scene, place, scene.good_run)
     finally:
-        client.delete_tag(scene.good_run, SOURCE_TAG)
+        client.delete_tag(scene.good_run, MODEL_SOURCE)
 
 
 def own_baseline(scene: Scene) -> Any:
@@ -469,10 +468,10 @@ def swapped_in_place(scene: Scene) -> Any:
     run_id, aside = recorded.children(session)[0], recorded.create({}, "FINISHED")
     recorded.weights(aside)
     place = f"{recorded.client.get_run(aside).info.artifact_uri}/model"
-    recorded.client.set_tag(run_id, SOURCE_TAG, place)
+    recorded.client.set_tag(run_id, MODEL_SOURCE, place)
     record_runs(recorded.client, session, "m")
     recorded.weights(aside, other)
-    tags = {SESSION_TAG: session}
+    tags = {SESSION_ID: session}
     version = asked(lambda: recorded.client.create_model_version("m", place, run_id=run_id, tags=tags)).version
     try:
         seal_version(recorded.client, "m", str(version))

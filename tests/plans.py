@@ -15,7 +15,7 @@ from canary_mlflow.launching.makers import Made, OneByOne
 from canary_mlflow.launching.missing_runs import Turn
 from canary_mlflow.launching.plan import Plan
 from canary_mlflow.policies import load_policy
-from canary_mlflow.tracking.reading.histories import FRESH_TAG
+from canary_mlflow.tags import BASELINE_OF
 from gates.model.policy import FreshBaseline, Policy, WithoutSource
 
 
@@ -92,7 +92,7 @@ class AtOnce(Recording):
                 ended.append((turn, seed, lambda: None))
             else:
                 run_id = self.recorded.fresh(self.session, seed, self.today)
-                mark = partial(self.recorded.client.set_tag, run_id, FRESH_TAG, champion)
+                mark = partial(self.recorded.client.set_tag, run_id, BASELINE_OF, champion)
                 ended.append((turn, seed, mark))
         yield from ended
 

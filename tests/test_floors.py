@@ -213,3 +213,29 @@ def test_what_is_changed_in_libraries_stands_in_the_docs() -> None:
         if CHANGES.search(path.read_text())
     }
     assert files == set(re.findall(r"`([\w/]+\.py)`", table)) - {"tests/test_floors.py"}
+
+
+OUR_TAG = re.compile(r"(?:^|tags\.`?)canary\.(?:[a-z_]|$)")
+NOT_TAGS = {"canary_mlflow/notify/webhooks.py", "canary_mlflow/reports/junit.py"}  # names of events, of test classes
+
+
+def tag_names(tree: ast.Module) -> list[str]:
+    """The string literals, parts of f-strings too, that spell a tag of ours; docstrings are none."""
+    said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    literals = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in said)
+    return [one.value for one in literals if isinstance(one.value, str) and OUR_TAG.search(one.value)]
+
+
+def test_names_of_tags_stand_in_one_module() -> None:
+    files = [*(ROOT / "canary_mlflow").rglob("*.py"), *(ROOT / "training").rglob("*.py")]
+    found = {path.relative_to(ROOT).as_posix() for path in files if tag_names(ast.parse(path.read_text()))}
+    assert found == {"canary_mlflow/tags.py", *NOT_TAGS}
+
+
+@pytest.mark.parametrize(
+    "code", ["'canary.role'", "f'canary.{x}'", "f'canary.env.{x}'", "'a AND tags.`canary.role` = 1'", "{'canary.': 1}"]
+)
+def test_the_name_of_a_tag_is_seen(code: str) -> None:
+    assert tag_names(ast.parse(f"x = {code}"))
+    other = "def f():\n    'canary.role is a tag'\nx = 'canary gate', 'canary.Event', '.canary.', 'in canary.yaml'"
+    assert not tag_names(ast.parse(other))

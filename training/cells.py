@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from canary_mlflow import tags
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.judging.unregistered import judge_runs
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.reports.figures import counted
 from canary_mlflow.reports.sweep import GridRow, grid
 from canary_mlflow.tracking.describing.schema import name_of_key
-from canary_mlflow.tracking.stores.session import CELL_NAME_TAG
 from training.config import CanaryConfig
 from training.naming import canary_name
 from training.plain import to_plain
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-CELL_TAG = "canary.cell"
-MODEL_TAG = "canary.model_name"
 WORST_FIRST = (1, 4, 2, 3, 0)
 """Exit codes, worst first: harm that was shown outranks any other failure, and unknown outranks fine."""
 
@@ -88,7 +86,7 @@ def _value(tree: Any, key: str) -> str:
 
 def tags_of(config: CanaryConfig, model: str, swept: Sequence[str]) -> dict[str, str]:
     """The tags of a cell's runs."""
-    return {CELL_TAG: cell_of(config), CELL_NAME_TAG: label_of(config, swept), MODEL_TAG: model}
+    return {tags.CELL: cell_of(config), tags.CELL_NAME: label_of(config, swept), tags.MODEL_NAME: model}
 
 
 def judge_cells(
@@ -100,10 +98,10 @@ def judge_cells(
         cells.setdefault(cell_of(config), []).append(config)
     for key, (config, *others) in cells.items():
         asked = sum(each.repeats or 1 for each in (config, *others))
-        own = [run for run in runs if run.data.tags.get(CELL_TAG) == key]
-        model = next((run.data.tags[MODEL_TAG] for run in own if MODEL_TAG in run.data.tags), "")
+        own = [run for run in runs if run.data.tags.get(tags.CELL) == key]
+        model = next((run.data.tags[tags.MODEL_NAME] for run in own if tags.MODEL_NAME in run.data.tags), "")
         ids = [run.info.run_id for run in own]
-        failures = tuple(run.data.tags.get("canary.failure") or "error" for run in own if run.info.status != "FINISHED")
+        failures = tuple(run.data.tags.get(tags.FAILURE) or "error" for run in own if run.info.status != "FINISHED")
         decision = judge_runs(client, model, ids, load_policy(config.gate)) if model else None
         name = label_of(config, swept) or model or canary_name(config)
         yield Cell(name=name, asked=asked, runs=tuple(own), failures=failures, decision=decision)

@@ -20,10 +20,11 @@ from canary_mlflow.registry.judging.unregistered import gate_change, gate_sessio
 from canary_mlflow.registry.policies.asked import governing_policy
 from canary_mlflow.registry.sessions.leftovers import clear
 from canary_mlflow.registry.sessions.new_version import register_version
-from canary_mlflow.registry.sessions.rows import SEEDS_TAG, begin, record_runs
+from canary_mlflow.registry.sessions.rows import begin, record_runs
 from canary_mlflow.registry.versions import Weights
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.shown import say
+from canary_mlflow.tags import SEEDS
 from canary_mlflow.tracking.stores.holding import held
 from canary_mlflow.tracking.stores.session import finish_session, open_session
 from canary_mlflow.tracking.stores.store import prepare_store
@@ -56,7 +57,7 @@ def run_session(config: CanaryConfig, scratch: Path, begun: Iterator[Worker] | N
             say(f"note: {prepared.note}")
         clear(client)
         seeds = " ".join(str(config.seed + index) for index in range(first_runs(config)))
-        tags = {**session_tags(config, model), SEEDS_TAG: seeds}
+        tags = {**session_tags(config, model), SEEDS: seeds}
         session = open_session(client, config.tracking.experiment, session_name(config), tags)
         begin(client, session, model)
         with held(client, session):

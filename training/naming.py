@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from canary_mlflow import tags
 from canary_mlflow.ci.job import ci_tags
 from canary_mlflow.errors import UsageError
 from canary_mlflow.registry.evidence import work_of_champion
-from canary_mlflow.tracking.reading.histories import NOT_PROMOTABLE_TAG
 from training import faults
 from training.config import CanaryConfig
 from training.plain import to_plain
@@ -76,12 +76,12 @@ def run_name(config: CanaryConfig) -> str:
 
 def session_tags(config: CanaryConfig, model: str) -> dict[str, str]:
     """The tags by which the parent run can be filtered."""
-    return {"canary.role": "session", "canary.model_name": model, **_part_tags(config), **ci_tags(os.environ)}
+    return {tags.ROLE: "session", tags.MODEL_NAME: model, **_part_tags(config), **ci_tags(os.environ)}
 
 
 def run_tags(config: CanaryConfig) -> dict[str, str]:
     """The tags by which one run can be filtered."""
-    return {"canary.role": "run", "canary.seed": str(config.seed), **_part_tags(config)}
+    return {tags.ROLE: "run", tags.SEED: str(config.seed), **_part_tags(config)}
 
 
 def run_params(config: CanaryConfig) -> dict[str, str]:
@@ -92,9 +92,9 @@ def run_params(config: CanaryConfig) -> dict[str, str]:
 
 def _part_tags(config: CanaryConfig) -> dict[str, str]:
     names = ("algo", "model", "data", "tier", "adapter", "quantization", "fault")
-    parts = {f"canary.{name}": getattr(config, name).name for name in names}
+    parts = {f"{tags.OURS}{name}": getattr(config, name).name for name in names}
     why = [*([f"fault {config.fault.name}"] if config.fault.name != "none" else []), *([PROFILER] * config.profile)]
-    return {**parts, NOT_PROMOTABLE_TAG: " and ".join(why)} if why else parts
+    return {**parts, tags.NOT_PROMOTABLE: " and ".join(why)} if why else parts
 
 
 def _model(config: CanaryConfig) -> str:

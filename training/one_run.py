@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from canary_mlflow import tags
 from canary_mlflow.tracking.signals import obey
 from training import peers
 from training.errors import Stopped
@@ -109,7 +110,6 @@ def _build(job: Job, folder: Path, loaded: Loaded, end: End) -> Run:
 def _watch_of(run: Run, workload: dict[str, str]) -> CanaryCallback:
     """The callback that records and watches the run."""
     from canary_mlflow.tracking.callback import CanaryCallback
-    from canary_mlflow.tracking.reading.histories import RUN_NOTE_TAG
     from canary_mlflow.tracking.sinks import SINKS
 
     job, tracking = run.job, run.config.tracking
@@ -119,9 +119,9 @@ def _watch_of(run: Run, workload: dict[str, str]) -> CanaryCallback:
         workload=workload,
         config=job.config,
         tags={
-            "canary.role": job.role,
-            **{f"canary.data.{key}": str(value) for key, value in asdict(run.inputs.data).items()},
-            **({RUN_NOTE_TAG: note} if (note := note_on(run.inputs, run.device)) else {}),
+            tags.ROLE: job.role,
+            **{f"{tags.DATA}{key}": str(value) for key, value in asdict(run.inputs.data).items()},
+            **({tags.NOTE: note} if (note := note_on(run.inputs, run.device)) else {}),
         },
         sinks=[name for name in SINKS if getattr(tracking, name)],
         system_metrics=tracking.system_metrics,
@@ -217,7 +217,6 @@ def _record_variants(run: Run) -> None:
 
 def _record_profile(run: Run) -> None:
     """Train a few more steps under the profiler, after everything that is measured."""
-    from canary_mlflow.registry.profiled import PROFILED_TAG
     from canary_mlflow.tracking.delivery.uploading import upload
     from canary_mlflow.tracking.reading.profile import FOLDER, TRACE
     from canary_mlflow.tracking.stores.session import log_tags
@@ -227,7 +226,7 @@ def _record_profile(run: Run) -> None:
     scratch, client, run_id = run.folder / "profiled", prepare_store(run.job.tracking_uri), run.job.run_id
     profile_training(run.config, run.inputs, run.device, scratch)
     upload(client, run_id, scratch / FOLDER, FOLDER, scratch=True)
-    log_tags(client, run_id, {PROFILED_TAG: TRACE})
+    log_tags(client, run_id, {tags.PROFILED: TRACE})
 
 
 def note_on(inputs: Inputs, device: Device) -> str:

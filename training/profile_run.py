@@ -17,8 +17,8 @@ if __name__ == "__main__":  # before importing anything that another environment
 
 from canary_mlflow.loading import collect_seldom
 from canary_mlflow.registry.profiled import subject_of
-from canary_mlflow.tracking.reading.histories import NOT_PROMOTABLE_TAG
-from canary_mlflow.tracking.reading.profile import FOLDER, PROFILE_OF_TAG, ROLE
+from canary_mlflow.tags import ALGO, NOT_PROMOTABLE, PROFILE_OF, ROLE, SEED
+from canary_mlflow.tracking.reading.profile import FOLDER, PROFILE
 from training.compose import register_schemas
 from training.edge import ended
 from training.naming import PROFILER
@@ -59,13 +59,8 @@ def profile_run(store: str, run_id: str) -> int:
 
     with scratch("profile") as folder:
         profile_training(config, inputs, device, folder)
-        tags = {
-            "canary.role": ROLE,
-            "canary.algo": config.algo.name,
-            "canary.seed": str(config.seed),
-            PROFILE_OF_TAG: subject_of(like),
-            NOT_PROMOTABLE_TAG: PROFILER,
-        }
+        told = {ALGO: config.algo.name, SEED: str(config.seed), NOT_PROMOTABLE: PROFILER}
+        tags = {ROLE: PROFILE, PROFILE_OF: subject_of(like), **told}
         name = f"profile of {like.info.run_name}"
         made = client.create_run(like.info.experiment_id, tags=tags, run_name=name).info.run_id
         ended_as = "FAILED"

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from mlflow import MlflowClient
 
+from canary_mlflow.tags import ROLE, ROWS_LOST
 from canary_mlflow.tracking.describing.exceptions import raised_tags
 from canary_mlflow.tracking.describing.failures import UNSTABLE
 from canary_mlflow.tracking.stores.session import NOTHING, close_run, create_child_run, describe_run, get_run
@@ -74,7 +75,7 @@ def train_one(
     """
     plain = to_plain(config)
     params = run_params(config)
-    own = {**run_tags(config), "canary.role": role, **tags}
+    own = {**run_tags(config), ROLE: role, **tags}
     alone = alone and run_id is None  # for runs that are added to a session, another process holds it open
     if run_id is None:
         run_id = create_child_run(client, session, run_name(config), own, params)
@@ -105,7 +106,7 @@ def train_one(
 
 def is_recorded(client: MlflowClient, run_id: str) -> bool:
     """Whether the store has a run's end, which is the last thing that a run sends."""
-    return "canary.rows_lost" in get_run(client, run_id).data.tags
+    return ROWS_LOST in get_run(client, run_id).data.tags
 
 
 def code_of(result: Result) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+from canary_mlflow import tags
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.registry.actors import REASON_LIMIT
 from canary_mlflow.registry.sessions.leftovers import clear
@@ -33,8 +34,6 @@ from training.process import GRACE
 from training.runs import code_of, train_runs
 
 PARENT = "CANARY_PARENT_RUN_ID"
-SWEPT_TAG = "canary.swept"
-"""Of a sweep: the keys in which its cells differ."""
 WORST_WORD = ("BLOCK", "INCONCLUSIVE", "PASS")
 
 
@@ -47,8 +46,8 @@ def run_sweep(configs: Sequence[CanaryConfig], argv: Sequence[str], jobs: Callab
     clear(client)
     words = parse(argv).swept
     swept = [word.partition("=")[0].lstrip("+") for word in words]
-    tags = {"canary.role": "sweep", SWEPT_TAG: " ".join(swept)}
-    parent = open_session(client, tracking.experiment, " ".join(["sweep", *words]), tags)
+    own = {tags.ROLE: "sweep", tags.SWEPT: " ".join(swept)}
+    parent = open_session(client, tracking.experiment, " ".join(["sweep", *words]), own)
     code = 4
     try:
         with held(client, parent):
@@ -79,9 +78,9 @@ def run_job(config: CanaryConfig, scratch: Path) -> int:
         sweep = get_run(client, parent)
         if sweep.info.status != "RUNNING":  # a job may wait in a queue for longer than that
             raise CanaryError(f"sweep {parent} has ended; this job of it has made no runs")
-        tags = tags_of(config, model, sweep.data.tags.get(SWEPT_TAG, "").split())
+        own = tags_of(config, model, sweep.data.tags.get(tags.SWEPT, "").split())
         # Nothing registers a sweep, so nothing would ever load its weights, and no prune would find them.
-        results = train_runs(client, parent, config, workers, repeats, tags=tags, keep_weights=False, profile=True)
+        results = train_runs(client, parent, config, workers, repeats, tags=own, keep_weights=False, profile=True)
     return max((code_of(result) for result in results), default=0)
 
 
@@ -98,9 +97,8 @@ def on_cluster(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig
     with connected(needs_of(to_plain(configs[0])), client.tracking_uri, say) as cluster:
         for config, (result, work) in zip(asked, trained(cluster, client, parent, units), strict=True):
             model = config.model_name or default_model_name(config, work)
-            tags = tags_of(config, model, swept)
             name = ", ".join(filter(None, (label_of(config, swept), run_name(config))))
-            log_tags(client, result.run_id, {**tags, "mlflow.runName": name})
+            log_tags(client, result.run_id, {**tags_of(config, model, swept), tags.RUN_NAME: name})
 
 
 def _end_left(client: MlflowClient, parent: str) -> None:
@@ -117,7 +115,7 @@ def _end_left(client: MlflowClient, parent: str) -> None:
 
 def _judge(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig], swept: Sequence[str]) -> int:
     """Judge the cells, write the result on the parent run and print it; return the worst exit code."""
-    runs = [run for run in child_runs(client, parent) if run.data.tags.get("canary.role") == "run"]
+    runs = [run for run in child_runs(client, parent) if run.data.tags.get(tags.ROLE) == "run"]
     cells = list(judge_cells(client, runs, configs, swept))
     finished = sum(run.info.status == "FINISHED" for run in runs)
     for run in runs:
@@ -130,19 +128,19 @@ def _judge(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig], s
     client.log_dict(
         parent, {cell.name: decision_to_dict(cell.decision) for cell in cells if cell.decision}, "verdicts.json"
     )
-    log_tags(client, parent, {"mlflow.note.content": fenced(said)})
+    log_tags(client, parent, {tags.DESCRIPTION: fenced(said)})
     for cell in cells:
         for run in cell.runs if cell.decision else ():
             reason = cell.reason[:REASON_LIMIT]
-            log_tags(client, run.info.run_id, {"canary.verdict": cell.word, "canary.verdict_reason": reason})
+            log_tags(client, run.info.run_id, {tags.VERDICT: cell.word, tags.VERDICT_REASON: reason})
     if words := {cell.word for cell in cells if cell.decision}:
-        log_tags(client, parent, {"canary.verdict": min(words, key=WORST_WORD.index)})
+        log_tags(client, parent, {tags.VERDICT: min(words, key=WORST_WORD.index)})
     return worst([cell.code for cell in cells])
 
 
 def _say_why(run: Run) -> None:
     """Say why a run broke off: it happened in a process, and perhaps on a machine, whose output is elsewhere."""
-    tags = run.data.tags
-    which = f"the {tags.get('canary.algo', '')} run with seed {tags.get('canary.seed', '')}"
-    reason = tags.get("canary.failure_reason", "no reason is recorded")
-    say(f"{which} broke off ({tags.get('canary.failure', 'error')}): {reason}")
+    said = run.data.tags
+    which = f"the {said.get(tags.ALGO, '')} run with seed {said.get(tags.SEED, '')}"
+    reason = said.get(tags.FAILURE_REASON, "no reason is recorded")
+    say(f"{which} broke off ({said.get(tags.FAILURE, 'error')}): {reason}")

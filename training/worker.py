@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from canary_mlflow import tags
 from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.loading import quiet_4_bit, without_collecting
 from canary_mlflow.tracking.describing.exceptions import raised, raised_tags
@@ -227,7 +228,7 @@ def _record_end(job: Job, end: End) -> None:
         with suppress(OSError, MlflowException):  # the run's end matters more, and needs only the database
             client.log_text(job.run_id, end.trace, "traceback.txt")
         # A run that broke off before its training began has not yet recorded its work.
-        more = {**{f"canary.workload.{key}": value for key, value in end.workload.items()}, **raised_tags(end.raised)}
+        more = {**{f"{tags.WORKLOAD}{key}": value for key, value in end.workload.items()}, **raised_tags(end.raised)}
     close_run(client, job.run_id, end.failure, end.reason, more)
     if SESSION_GONE.is_set() and job.alone_in_session:
         close_killed_session(client, job.run_id)

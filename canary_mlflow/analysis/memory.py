@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from canary_mlflow import tags
 from canary_mlflow.reports.study import Memory, Peak
 from canary_mlflow.tracking.describing.schema import mlflow_key
 from canary_mlflow.tracking.describing.trainers import REQUIRED
-from canary_mlflow.tracking.reading.histories import NOT_PROMOTABLE_TAG
 from canary_mlflow.tracking.reading.points import read_points
 
 if TYPE_CHECKING:
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 ALGORITHMS = [name for name in REQUIRED if name != "trainer"]  # a user's own script may train anything
 # If two runs differ in one of these, their memory differs for another reason than their algorithm.
-LIKE = ("canary.model", "canary.tier", "canary.adapter", "canary.quantization", "canary.hardware.device")
+LIKE = (tags.MODEL, tags.TIER, tags.ADAPTER, tags.QUANTIZATION, f"{tags.HARDWARE}device")
 NEWEST = 100  # runs of an algorithm that are searched
 USED = 20  # of those that are used
 KEY = mlflow_key("peak_memory")
 
 
-def memory_of(client: MlflowClient, tags: Mapping[str, str]) -> Memory:
+def memory_of(client: MlflowClient, own: Mapping[str, str]) -> Memory:
     """Peak memory by algorithm, of finished runs that are like the one with these tags, but for those that are no
     standard for others."""
-    model, tier = tags.get("canary.model", ""), tags.get("canary.tier", "")
+    model, tier = own.get(tags.MODEL, ""), own.get(tags.TIER, "")
     if not model:
         return Memory(said=["Not compared: only runs that `canary run` made say which model they train."])
-    like = ", ".join(part for part in (model, tier and f"tier {tier}", tags.get("canary.hardware.device", "")) if part)
+    like = ", ".join(part for part in (model, tier and f"tier {tier}", own.get(f"{tags.HARDWARE}device", "")) if part)
     experiments = [one.experiment_id for one in client.search_experiments(max_results=1000)]
-    runs = {algo: alike(client, experiments, algo, tags) for algo in ALGORITHMS}
+    runs = {algo: alike(client, experiments, algo, own) for algo in ALGORITHMS}
     points = read_points(client, {run.info.run_id: [KEY] for found in runs.values() for run in found})
     highest: Mapping[str, list[float]] = defaultdict(list)
     for algo, found in runs.items():
@@ -55,27 +55,28 @@ def memory_of(client: MlflowClient, tags: Mapping[str, str]) -> Memory:
     )
 
 
-def alike(client: MlflowClient, experiments: list[str], algo: str, tags: Mapping[str, str]) -> list[MlflowRun]:
+def alike(client: MlflowClient, experiments: list[str], algo: str, own: Mapping[str, str]) -> list[MlflowRun]:
     """The newest finished runs of an algorithm that measured memory and differ in nothing else that matters to it."""
+    ended = f"{tags.where(tags.ROLE, 'run')} AND {tags.where(tags.COMPLETED, 'true')}"
     found: list[MlflowRun] = []
     page: str | None = None
     for _ in range(NEWEST // USED):  # mostly the first page is enough, and a run takes a millisecond to fetch
         runs = client.search_runs(
             experiments,
-            f"tags.`canary.algo` = '{algo}' AND tags.`canary.role` = 'run' AND tags.`canary.completed` = 'true'",
+            f"{tags.where(tags.ALGO, algo)} AND {ended}",
             order_by=["attributes.start_time DESC"],
             max_results=USED,
             page_token=page,
         )
-        found += [run for run in runs if is_like(run, tags)]
+        found += [run for run in runs if is_like(run, own)]
         page = runs.token
         if len(found) >= USED or not page:
             break
     return found[:USED]
 
 
-def is_like(run: MlflowRun, tags: Mapping[str, str]) -> bool:
+def is_like(run: MlflowRun, own: Mapping[str, str]) -> bool:
     """Whether a run is a standard for the one with these tags."""
-    if KEY not in run.data.metrics or NOT_PROMOTABLE_TAG in run.data.tags:
+    if KEY not in run.data.metrics or tags.NOT_PROMOTABLE in run.data.tags:
         return False
-    return all(run.data.tags.get(key) == tags.get(key) for key in LIKE)
+    return all(run.data.tags.get(key) == own.get(key) for key in LIKE)

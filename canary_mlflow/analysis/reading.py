@@ -17,12 +17,13 @@ from canary_mlflow.reports.charts import Mark
 from canary_mlflow.reports.decision import Decision, RunWarning
 from canary_mlflow.reports.layer_drift import moved
 from canary_mlflow.reports.study import RunPart, Study
+from canary_mlflow.tags import ALGO, MODEL, RUN_NAME, SEED, TIER
 from canary_mlflow.tracking.reading.histories import run_from
 from canary_mlflow.tracking.reading.points import read_points
 from canary_mlflow.tracking.reading.profile import Profiled
 from canary_mlflow.tracking.reading.warned import warnings_in
 from canary_mlflow.tracking.stores.places import without_password
-from canary_mlflow.tracking.stores.session import NAME_TAG, get_run
+from canary_mlflow.tracking.stores.session import get_run
 from gates.model.records import Run
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def names_of(entities: Mapping[str, MlflowRun]) -> dict[str, str]:
 def name_of(run: MlflowRun) -> str:
     """What to call a run."""
     tags = run.data.tags
-    return f"seed {tags['canary.seed']}" if tags.get("canary.seed") else tags.get(NAME_TAG) or run.info.run_id[:8]
+    return f"seed {tags[SEED]}" if tags.get(SEED) else tags.get(RUN_NAME) or run.info.run_id[:8]
 
 
 def part(one: Recorded, side: str) -> RunPart:
@@ -139,12 +140,12 @@ def part(one: Recorded, side: str) -> RunPart:
         run_id=run.run_id,
         run=one.called,
         side=side,
-        name=tags.get(NAME_TAG, ""),
+        name=tags.get(RUN_NAME, ""),
         status=one.entity.info.status,
         seed=run.seed,
-        algo=tags.get("canary.algo", ""),
-        model=tags.get("canary.model", ""),
-        tier=tags.get("canary.tier", ""),
+        algo=tags.get(ALGO, ""),
+        model=tags.get(MODEL, ""),
+        tier=tags.get(TIER, ""),
         steps=run.last_step or last,
         completed=run.completed,
         failure=run.failure,

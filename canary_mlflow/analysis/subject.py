@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from canary_mlflow import tags
 from canary_mlflow.analysis import ledger, verdicts
 from canary_mlflow.errors import NoSuchRun, UsageError
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.evidence import aliased, champion_runs, run_side
 from canary_mlflow.registry.judging.records import session_of
-from canary_mlflow.registry.versions import SESSION_TAG, champion_number, find_version, is_evidence_only, quoted
+from canary_mlflow.registry.versions import champion_number, find_version, is_evidence_only
 from canary_mlflow.reports.advice import run_page, version_page
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.tracking.reading.histories import read_runs
@@ -65,7 +66,7 @@ def find_subject(client: MlflowClient, text: str, policy: str | None = None) -> 
         model, _, version = name.rpartition("/")
         return of_version(client, model, version, policy)
     run = named_run(client, text)
-    if run.data.tags.get("canary.role") in SESSIONS:
+    if run.data.tags.get(tags.ROLE) in SESSIONS:
         return of_session(client, run, policy)
     return of_runs(client, run, policy)
 
@@ -136,14 +137,14 @@ def evidence_of(client: MlflowClient, session: str | None) -> list[str]:
         children = child_runs(client, session)
     except NoSuchRun:
         return []
-    return [run.info.run_id for run in children if run.data.tags.get("canary.role") == "run"] or [session]
+    return [run.info.run_id for run in children if run.data.tags.get(tags.ROLE) == "run"] or [session]
 
 
 def of_session(client: MlflowClient, session: MlflowRun, policy: str | None) -> Subject:
     """A session: as the version that it left, by the registry's word, else by its verdict.json, else judged against the
     champion."""
-    session_id, model = session.info.run_id, session.data.tags.get("canary.model_name", "")
-    left = client.search_model_versions(f"tags.`{SESSION_TAG}` = {quoted(session_id)}")
+    session_id, model = session.info.run_id, session.data.tags.get(tags.MODEL_NAME, "")
+    left = client.search_model_versions(tags.where(tags.SESSION_ID, session_id))
     if left:
         newest = max(left, key=lambda one: int(one.version))
         about = of_version(client, newest.name, str(newest.version), policy)
@@ -174,7 +175,7 @@ def of_runs(client: MlflowClient, head: MlflowRun, policy: str | None) -> Subjec
     decision, why = verdicts.against_champion(client, side, beside, model, policy, own=own)
     return Subject(
         label=side.label,
-        kind="session" if head.data.tags.get("canary.role") == "session" else "run",
+        kind="session" if head.data.tags.get(tags.ROLE) == "session" else "run",
         decision=decision,
         origin="" if decision is None else "compared with the champion just now; nothing was written",
         no_verdict=why,
@@ -187,11 +188,11 @@ def of_runs(client: MlflowClient, head: MlflowRun, policy: str | None) -> Subjec
 
 def model_of(client: MlflowClient, run: MlflowRun) -> str:
     """The registered model that a run or its session belongs to; empty for neither."""
-    own: str = run.data.tags.get("canary.model_name", "")
-    parent = run.data.tags.get("mlflow.parentRunId", "")
+    own: str = run.data.tags.get(tags.MODEL_NAME, "")
+    parent = run.data.tags.get(tags.PARENT_RUN, "")
     if own or not parent:
         return own
     try:
-        return str(get_run(client, parent).data.tags.get("canary.model_name", ""))
+        return str(get_run(client, parent).data.tags.get(tags.MODEL_NAME, ""))
     except NoSuchRun:
         return ""

@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping
 from canary_mlflow.errors import StoreError
 from canary_mlflow.policies import load_watch
 from canary_mlflow.reports.study import Trouble
+from canary_mlflow.tags import WATCH_LEVEL, WATCH_WARNINGS
 from canary_mlflow.tracking.reading.numbers import count
 from canary_mlflow.tracking.reading.warned import warnings_in
 from gates.model.records import Run
 from gates.watch import Watch, WatchWarning
 
-LEVEL = "canary.watch.level"
-COUNT = "canary.watch.warnings"
 # How a run broke off → what that usually means, what to try.
 ENDINGS: Mapping[str, tuple[str, str]] = {
     "instability": (
@@ -30,7 +29,7 @@ ENDINGS: Mapping[str, tuple[str, str]] = {
 
 def troubles_of(run: str, found: Run, tags: Mapping[str, str]) -> list[Trouble]:
     """The instabilities of one run, the earliest first, how it ended last."""
-    watched = LEVEL in tags
+    watched = WATCH_LEVEL in tags
     source = "reported while it ran" if watched else "nobody watched this run; found now, in what it recorded"
     try:
         warnings = warnings_in(tags) if watched else replayed(found)
@@ -78,5 +77,5 @@ def replayed(run: Run) -> tuple[WatchWarning, ...]:
 
 def unlisted(run: str, tags: Mapping[str, str], listed: int) -> str:
     """That a run was warned more often than its tag tells; empty where it was not."""
-    more = count(tags.get(COUNT, "")) - listed
+    more = count(tags.get(WATCH_WARNINGS, "")) - listed
     return f"{run}: {more} further warnings in warnings.jsonl, among its artifacts." if more > 0 else ""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-JOB_TAG = "canary.ci.job"
-URL_TAG = "canary.ci.url"
+from canary_mlflow import tags
+
 PART = "CANARY_CI_PART"  # which of a job's parallel parts (a matrix): GitHub gives all of them the same name
 
 
@@ -19,8 +19,8 @@ def ci_tags(environment: Mapping[str, str]) -> dict[str, str]:
         return {}
     if environment.get("GITHUB_ACTIONS") == "true":
         place = (environment.get("GITHUB_SERVER_URL", ""), environment["GITHUB_REPOSITORY"], "actions/runs")
-        return {JOB_TAG: job, URL_TAG: "/".join((*place, environment.get("GITHUB_RUN_ID", "")))}
-    return {JOB_TAG: job, URL_TAG: environment.get("CI_JOB_URL", "")}
+        return {tags.CI_JOB: job, tags.CI_URL: "/".join((*place, environment.get("GITHUB_RUN_ID", "")))}
+    return {tags.CI_JOB: job, tags.CI_URL: environment.get("CI_JOB_URL", "")}
 
 
 def ci_job(environment: Mapping[str, str]) -> str:

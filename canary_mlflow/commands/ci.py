@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from canary_mlflow.ci.job import JOB_TAG, ci_job
+from canary_mlflow import tags
+from canary_mlflow.ci.job import ci_job
 from canary_mlflow.commands.shared import open_store, store_option
 from canary_mlflow.edge import OUTSIDE
 from canary_mlflow.errors import UsageError
@@ -84,9 +85,8 @@ def session_of_job(client: MlflowClient) -> str:
             "no SUBJECT, and no GitHub or GitLab job around; expected a session or a version; canary ci SESSION"
         )
     experiments = [one.experiment_id for one in client.search_experiments()]
-    query = f"tags.`{JOB_TAG}` = '{job}'"
-    ours = client.search_runs(experiments, query, order_by=["attributes.start_time DESC"])
-    found = [run for run in ours if run.data.tags.get("canary.role") in SESSIONS]
+    ours = client.search_runs(experiments, tags.where(tags.CI_JOB, job), order_by=["attributes.start_time DESC"])
+    found = [run for run in ours if run.data.tags.get(tags.ROLE) in SESSIONS]
     if not found:
         raise UsageError(
             f"job {job}: no session of it in {without_password(client.tracking_uri)}; expected one that `canary run` "

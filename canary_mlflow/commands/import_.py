@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from canary_mlflow import tags
 from canary_mlflow.commands.shared import store_option
 from canary_mlflow.errors import UsageError
 from canary_mlflow.shown import echo_lines, json_text, shown
@@ -84,7 +85,7 @@ def write_all(
 ) -> list[dict[str, Any]]:
     """Write what is not there yet; one plain object per file."""
     from canary_mlflow.tracking.reading.imports import find_import, write_import
-    from canary_mlflow.tracking.stores.session import NAME_TAG, find_experiment, start_run
+    from canary_mlflow.tracking.stores.session import find_experiment, start_run
     from canary_mlflow.tracking.stores.store import prepare_store
 
     client = prepare_store(tracking_uri)
@@ -92,7 +93,7 @@ def write_all(
     before = {item.digest: find_import(client, item.digest, session) for item in items}
     parent = ""
     if session and not all(before.values()):
-        parent = start_run(client, home, {"canary.role": "session", NAME_TAG: session})
+        parent = start_run(client, home, {tags.ROLE: "session", tags.RUN_NAME: session})
     results = []
     try:
         for item in items:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from canary_mlflow import tags
 from canary_mlflow.commands.shared import open_store, store_option
 from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.errors import UsageError
@@ -79,7 +80,7 @@ def add(session_id: str, model: str | None, tracking_uri: str | None) -> None:
     from canary_mlflow.tracking.stores.session import active_run
 
     client = open_store(tracking_uri)
-    name = model or active_run(client, session_id).data.tags.get("canary.model_name", "")
+    name = model or active_run(client, session_id).data.tags.get(tags.MODEL_NAME, "")
     if not name:
         raise UsageError(f"session {session_id}: it names no model; expected the name of one; add it to the command")
     write(client, session_id, name, Word.ENDED)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from canary_mlflow import tags
 from canary_mlflow.commands.shared import open_store, store_option
 from canary_mlflow.edge import OUTSIDE, reader_left
 from canary_mlflow.errors import StoreError
@@ -69,7 +70,7 @@ def say_when_nobody_answers() -> None:
 def exit_code(sight: Sight) -> int:
     """The exit code for a run that has ended."""
     run = sight.run
-    if run.level in LOST or run.tags.get("canary.failure", "") in UNSTABLE:
+    if run.level in LOST or run.tags.get(tags.FAILURE, "") in UNSTABLE:
         return 1
     return 0 if run.status == "FINISHED" else OUTSIDE
 

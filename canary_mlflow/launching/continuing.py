@@ -20,6 +20,7 @@ from canary_mlflow.launching.sources import Source
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.judging.looks import looks_taken
 from canary_mlflow.registry.sessions.leftovers import clear
+from canary_mlflow.tags import OURS, OVERRIDES, SIDE, VERDICT
 from canary_mlflow.tracking.stores.session import active_run, child_runs, log_tags
 from gates.model.policy import Policy, policy_to_dict
 from gates.model.verdict import Outcome
@@ -27,8 +28,6 @@ from gates.model.verdict import Outcome
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-SIDE_TAG = "canary.side"
-OVERRIDES_TAG = "canary.overrides"
 POLICY_FILE = "policy.yaml"
 
 
@@ -45,11 +44,11 @@ class Comparison:
 
 def keep(trial: Trial, revisions: dict[str, Revision], policy: Policy) -> None:
     """Record what a continuation needs: commits, because branches move, and the whole policy, because files change."""
-    names = {f"canary.{side}": f"{revisions[side].name} {revisions[side].commit}" for side in SIDES}
-    log_tags(trial.client, trial.parent, {**names, OVERRIDES_TAG: trial.overrides})
+    names = {f"{OURS}{side}": f"{revisions[side].name} {revisions[side].commit}" for side in SIDES}
+    log_tags(trial.client, trial.parent, {**names, OVERRIDES: trial.overrides})
     trial.client.log_text(trial.parent, yaml.safe_dump(policy_to_dict(policy), sort_keys=False), POLICY_FILE)
     for side, session in trial.sessions.items():
-        log_tags(trial.client, session, {SIDE_TAG: side})
+        log_tags(trial.client, session, {SIDE: side})
 
 
 def recorded(client: MlflowClient, run_id: str) -> Comparison:
@@ -57,20 +56,18 @@ def recorded(client: MlflowClient, run_id: str) -> Comparison:
     run = active_run(client, run_id)
     tags = run.data.tags
     sessions = {
-        child.data.tags[SIDE_TAG]: child.info.run_id
-        for child in child_runs(client, run_id)
-        if SIDE_TAG in child.data.tags
+        child.data.tags[SIDE]: child.info.run_id for child in child_runs(client, run_id) if SIDE in child.data.tags
     }
-    if set(sessions) != set(SIDES) or OVERRIDES_TAG not in tags:
+    if set(sessions) != set(SIDES) or OVERRIDES not in tags:
         raise UsageError(f"--continue {run_id}: found another run; expected the session that `canary ab` named")
-    if (verdict := tags.get("canary.verdict")) in (Outcome.PASS, Outcome.BLOCK):
+    if (verdict := tags.get(VERDICT)) in (Outcome.PASS, Outcome.BLOCK):
         raise UsageError(f"--continue {run_id}: it was decided: {verdict}; expected one that is open")
-    named = {side: tags[f"canary.{side}"].rpartition(" ") for side in SIDES}
+    named = {side: tags[f"{OURS}{side}"].rpartition(" ") for side in SIDES}
     return Comparison(
         parent=run_id,
         revisions={side: Revision(name=name, commit=commit) for side, (name, _, commit) in named.items()},
         sessions=sessions,
-        overrides=tuple(shlex.split(tags[OVERRIDES_TAG])),
+        overrides=tuple(shlex.split(tags[OVERRIDES])),
         policy=_policy_of(client, run_id),
     )
 

@@ -8,13 +8,14 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from canary_mlflow import tags
 from canary_mlflow.errors import BrokeOff, NoSource, Refused, UsageError
 from canary_mlflow.launching.missing_runs import Turn
 from canary_mlflow.launching.projects import begin, launch
 from canary_mlflow.launching.sources import Source, different_packages, project_folder, source_of
 from canary_mlflow.registry.sessions.orders import order
 from canary_mlflow.tracking.describing.fingerprint import hardware
-from canary_mlflow.tracking.reading.histories import FRESH_TAG, read_runs
+from canary_mlflow.tracking.reading.histories import read_runs
 from canary_mlflow.tracking.stores.session import get_run
 from gates.model.records import Run
 
@@ -123,12 +124,12 @@ class Launched(OneByOne):
             "role": "baseline",
             "seed": seed,
         }
-        model = get_run(self.client, self.session).data.tags.get("canary.model_name", "")
+        model = get_run(self.client, self.session).data.tags.get(tags.MODEL_NAME, "")
         run_id = begin(self.client, self.session, **what)
         try:
             order(self.client, self.session, model, run_id)
         except (Refused, UsageError) as error:
-            self.client.set_tag(run_id, "canary.role", "not ordered")
+            self.client.set_tag(run_id, tags.ROLE, "not ordered")
             self.client.delete_run(run_id)
             raise NoSource(str(error)) from error
         return {"source": source, "like": like.run_id, "begun": run_id, **what}
@@ -153,12 +154,12 @@ class Launched(OneByOne):
         try:
             made = make()
         except BrokeOff as error:  # which is evidence that this code breaks off too
-            self.client.set_tag(error.run_id, FRESH_TAG, champion)
+            self.client.set_tag(error.run_id, tags.BASELINE_OF, champion)
             raise NoSource(str(error)) from error
         (run,) = read_runs(self.client, [made], metrics=())
         if other := different_packages(like.environment, run.environment):
             raise NoSource(f"champion version {champion}: its packages could not be had ({', '.join(other[:3])})")
-        self.client.set_tag(made, FRESH_TAG, champion)
+        self.client.set_tag(made, tags.BASELINE_OF, champion)
 
 
 def run_champion(maker: Maker, champion: str, runs: tuple[Run, ...], seed: int) -> str:

@@ -17,8 +17,8 @@ from canary_mlflow.files.documents import parse_yaml
 from canary_mlflow.launching.cluster import Cluster, Task, Unit, connected, needs_of
 from canary_mlflow.launching.makers import Launched, Made
 from canary_mlflow.launching.missing_runs import Turn
-from canary_mlflow.launching.on_node import NODE_TAG, UNIT_TAG
 from canary_mlflow.launching.sources import Source, project_folder
+from canary_mlflow.tags import CLUSTER_NODE, CLUSTER_UNIT, SEED
 from canary_mlflow.tracking.stores.session import child_runs, close_run, get_run
 from gates.model.records import Run
 from gates.model.wording import counted, listed
@@ -128,7 +128,7 @@ def forget(client: MlflowClient, sessions: Sequence[str], unit: str, why: str) -
     """Discard what a lost node made of a unit: it is no evidence, as a pair is repeated as a whole."""
     for session in sessions:
         for run in child_runs(client, session):
-            if run.data.tags.get(UNIT_TAG) == unit:
+            if run.data.tags.get(CLUSTER_UNIT) == unit:
                 close_run(client, run.info.run_id, "interrupted", f"its node was lost ({why}); it is made again")
 
 
@@ -140,13 +140,13 @@ def say_units(cluster: Cluster, units: Sequence[Unit]) -> None:
 
 def node_of(client: MlflowClient, run_id: str) -> str:
     """The node on which a run was made; '' if it was not made on a cluster."""
-    return str(get_run(client, run_id).data.tags.get(NODE_TAG, ""))
+    return str(get_run(client, run_id).data.tags.get(CLUSTER_NODE, ""))
 
 
 def node_of_seed(client: MlflowClient, session: str, seed: int) -> str:
     """The node of the last run of a seed; its other side belongs beside it."""
-    found = [run.data.tags for run in child_runs(client, session) if run.data.tags.get("canary.seed") == str(seed)]
-    return next((tags[NODE_TAG] for tags in reversed(found) if tags.get(NODE_TAG)), "")
+    found = [run.data.tags for run in child_runs(client, session) if run.data.tags.get(SEED) == str(seed)]
+    return next((tags[CLUSTER_NODE] for tags in reversed(found) if tags.get(CLUSTER_NODE)), "")
 
 
 @contextmanager

@@ -12,8 +12,7 @@ from typing import Any
 
 from canary_mlflow import errors
 from canary_mlflow.errors import BrokeOff, CanaryError, NoSource
-
-NODE_TAG, UNIT_TAG = "canary.cluster.node", "canary.cluster.unit"  # on a run: the node and the unit that made it
+from canary_mlflow.tags import CLUSTER_NODE, CLUSTER_UNIT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +41,7 @@ def perform(unit: Mapping[str, Any], node: str) -> list[dict[str, Any]]:
     os.environ.update(unit["environment"])
     if Path(unit["folder"]).is_dir():  # by a shared path; else where the runtime environment has put the code
         os.chdir(unit["folder"])
-    tags = {NODE_TAG: node, UNIT_TAG: str(unit["id"])}
+    tags = {CLUSTER_NODE: node, CLUSTER_UNIT: str(unit["id"])}
     found: list[Outcome] = []
     for task in unit["tasks"]:
         module, _, name = task["entry"].partition(":")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from canary_mlflow import tags
 from canary_mlflow.errors import CanaryError, NoSource
 from canary_mlflow.launching.fresh_runs import fresh_is_due
 from canary_mlflow.launching.missing_runs import Missing
@@ -53,7 +54,7 @@ class Plan(PlannedRuns):
             if missing.seeds and self.made() <= before and not self.broke_off:
                 raise CanaryError(
                     f"{self.model} version {self.version}: the runs that were made are not evidence; expected runs "
-                    "that say how they ended (canary.completed); look at the last run of its session"
+                    f"that say how they ended ({tags.COMPLETED}); look at the last run of its session"
                 )
             self.make_again()
 

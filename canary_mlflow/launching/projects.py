@@ -15,6 +15,7 @@ from canary_mlflow.errors import BrokeOff, CanaryError, NoSource, one_line
 from canary_mlflow.interpreter import CHOSEN
 from canary_mlflow.launching.sources import ENTRY, Source
 from canary_mlflow.own_cache import own_cache
+from canary_mlflow.tags import FAILURE, FAILURE_REASON, ROLE, SEED
 from canary_mlflow.tracking.describing.exceptions import raised_from
 from canary_mlflow.tracking.describing.failures import UNSTABLE
 from canary_mlflow.tracking.signals import apart
@@ -61,7 +62,7 @@ def launch(
         if not isinstance(error, CanaryError):
             raise
     found = get_run(client, run_id).data.tags
-    failure, reason = found.get("canary.failure", ""), found.get("canary.failure_reason", "")
+    failure, reason = found.get(FAILURE, ""), found.get(FAILURE_REASON, "")
     if failure and failure not in UNSTABLE:
         said = f"{name}: run {run_id} broke off ({failure}): {reason or 'its own output above may say why'}"
         if raised_from(found):
@@ -74,7 +75,7 @@ def begin(
     client: MlflowClient, session: str, *, name: str, role: str, seed: int, tags: Mapping[str, str] = NOTHING
 ) -> str:
     """Open a run of the session that nothing has been recorded in, and return its id."""
-    return create_child_run(client, session, name, {"canary.role": role, "canary.seed": str(seed), **tags}, {})
+    return create_child_run(client, session, name, {ROLE: role, SEED: str(seed), **tags}, {})
 
 
 def run_project(client: MlflowClient, source: Source, run_id: str, parameters: Mapping[str, str]) -> None:
@@ -104,8 +105,8 @@ def run_project(client: MlflowClient, source: Source, run_id: str, parameters: M
 def _ending(client: MlflowClient, run_id: str, error: BaseException) -> tuple[str, str]:
     """How a run ended whose process left no message: its environment could not be made, it died, or was stopped."""
     tags = get_run(client, run_id).data.tags
-    if "canary.failure" in tags:
-        return tags["canary.failure"], tags.get("canary.failure_reason", "")
+    if FAILURE in tags:
+        return tags[FAILURE], tags.get(FAILURE_REASON, "")
     if isinstance(error, CanaryError):
         return "error", str(error)
     return "interrupted", "the launching process was stopped"

@@ -14,6 +14,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from canary_mlflow import tags
 from canary_mlflow.ci.job import ci_tags
 from canary_mlflow.errors import BrokeOff, NoSource, UsageError
 from canary_mlflow.launching.composing import require_overrides
@@ -98,7 +99,7 @@ def open_trial(
     """A trial with a session for each side under one parent run, all ended afterwards."""
     name = " against ".join(str(revisions[side]) for side in reversed(SIDES))
     clear(client)
-    parent = open_session(client, "canary", name, {"canary.role": "revisions", **ci_tags(os.environ)})
+    parent = open_session(client, "canary", name, {tags.ROLE: "revisions", **ci_tags(os.environ)})
     sessions = {
         side: open_session(client, "canary", f"{side}: {revisions[side]}", {}, parent_id=parent) for side in SIDES
     }

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from canary_mlflow import tags
+
 PREFIX = "canary_"
 RETURNED = {"DELETE": "OLD", "TRUNCATE": "NULL"}
 
@@ -51,7 +53,7 @@ HELD = "canary guard: this holds a guarded alias; move that first with canary ro
 AGAIN = "canary guard: the ledger holds rows about a model of this name; choose another name"
 FIXED = "canary guard: rows of the ledger are only ever added"
 STAGES = "canary guard: stages are not used for guarded models; use canary gate MODEL VERSION"
-TAGS = "canary guard: canary.verdict is what the ledger says; run canary gate MODEL VERSION"
+TAGS = f"canary guard: {tags.VERDICT} is what the ledger says; run canary gate MODEL VERSION"
 EMPTIED = "canary guard: a table with guarded rows is not emptied at once; delete the rows that may go"
 SETTINGS = "canary guard: what is guarded is changed by canary db install"
 
@@ -83,9 +85,9 @@ RULES: tuple[tuple[str, str, str, str, str], ...] = (
     ("version_stage_insert", "INSERT", "model_versions",
      f"NEW.current_stage <> 'None' AND {GUARDED_MODEL.format(n='NEW')}", STAGES),
     ("tag_insert", "INSERT", "model_version_tags",
-     f"lower(NEW.key) = 'canary.verdict' AND NEW.value <> {WORD_OF_LEDGER}", TAGS),
+     f"lower(NEW.key) = '{tags.VERDICT}' AND NEW.value <> {WORD_OF_LEDGER}", TAGS),
     ("tag_update", "UPDATE", "model_version_tags",
-     f"lower(NEW.key) = 'canary.verdict' AND NEW.value <> {WORD_OF_LEDGER}", TAGS),
+     f"lower(NEW.key) = '{tags.VERDICT}' AND NEW.value <> {WORD_OF_LEDGER}", TAGS),
     # Here and above: SQLite's OR REPLACE removes the row that is in the way without asking a DELETE trigger.
     ("ledger_insert", "INSERT", "canary_ledger",
      "NEW.seq <> coalesce((SELECT max(l.seq) FROM canary_ledger l), 0) + 1", FIXED),

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import sqlalchemy as sa
 
 from canary_mlflow.errors import NoSuchRun
+from canary_mlflow.tags import PARENT_RUN, RUN_NAME
 from canary_mlflow.tracking.reading.facts import Latest, RunFacts
-from canary_mlflow.tracking.stores.session import NAME_TAG, PARENT_TAG, deleted
+from canary_mlflow.tracking.stores.session import deleted
 
 RUNS = sa.table("runs", *map(sa.column, ("run_uuid", "name", "status", "start_time", "end_time", "lifecycle_stage",
                                          "experiment_id", "artifact_uri")))  # fmt: skip
@@ -39,7 +40,7 @@ def read_facts(
     return {
         run_id: RunFacts(
             run_id=run_id,
-            name=row.name or labels[run_id].get(NAME_TAG, ""),
+            name=row.name or labels[run_id].get(RUN_NAME, ""),
             status=row.status,
             started=row.start_time or 0,
             ended=row.end_time,
@@ -145,16 +146,16 @@ def children_of(connection: sa.Connection, session_ids: Sequence[str]) -> dict[s
     found: dict[str, list[str]] = defaultdict(list)
     near = near_in_time(connection, session_ids)
     if near is not None:
-        parents = read_tags(connection, near, (PARENT_TAG,)) if near else {}
+        parents = read_tags(connection, near, (PARENT_RUN,)) if near else {}
         wanted = set(session_ids)
         for run_id in near:
-            if (parent := parents.get(run_id, {}).get(PARENT_TAG, "")) in wanted:
+            if (parent := parents.get(run_id, {}).get(PARENT_RUN, "")) in wanted:
                 found[parent].append(run_id)
         return at_home(connection, found)
     query = (
         sa.select(TAGS.c.value, TAGS.c.run_uuid)
         .join(RUNS, RUNS.c.run_uuid == TAGS.c.run_uuid)
-        .where(TAGS.c.key == PARENT_TAG, TAGS.c.value.in_(session_ids), RUNS.c.lifecycle_stage == "active")
+        .where(TAGS.c.key == PARENT_RUN, TAGS.c.value.in_(session_ids), RUNS.c.lifecycle_stage == "active")
         .order_by(RUNS.c.start_time)
     )
     for parent, run_id in connection.execute(query):

@@ -9,6 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchModel
 from canary_mlflow.ledger import table
 from canary_mlflow.ledger.policy_rows import said_by
@@ -135,12 +136,10 @@ def without_row(tracking: str, history: History) -> list[RunFacts]:
     """Judged sessions of the model that left no version and so have no row; newest first, among the last MOST. Raises
     StoreError."""
     known = {entry.facts.get("session") for entry in history.entries}
-    mine = sa.select(TAGS.c.run_uuid).where(TAGS.c.key == "canary.model_name", TAGS.c.value == history.model)
+    mine = sa.select(TAGS.c.run_uuid).where(TAGS.c.key == tags.MODEL_NAME, TAGS.c.value == history.model)
     query = sa.select(RUNS.c.run_uuid).where(RUNS.c.run_uuid.in_(mine), RUNS.c.lifecycle_stage == "active")
-    keys = ("canary.role", "canary.verdict", "canary.verdict_reason")
+    keys = (tags.ROLE, tags.VERDICT, tags.VERDICT_REASON)
     with reading(tracking) as connection:
         ids = list(connection.execute(query.order_by(RUNS.c.start_time.desc()).limit(MOST)).scalars())
         found = read_facts(connection, [one for one in ids if one not in known], tags=keys, latest=())
-    return [
-        one for one in found.values() if one.tags.get("canary.role") == "session" and one.tags.get("canary.verdict")
-    ]
+    return [one for one in found.values() if one.tags.get(tags.ROLE) == "session" and one.tags.get(tags.VERDICT)]

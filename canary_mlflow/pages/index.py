@@ -13,21 +13,19 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from canary_mlflow import tags
 from canary_mlflow.pages.facts import PARAMS, RUNS, SHORTEST, TAGS, read_facts, read_tags
 from canary_mlflow.tracking.reading.facts import OPEN, PARENTS, RunFacts
 from canary_mlflow.tracking.stores.read_only import reading
-from canary_mlflow.tracking.stores.session import PARENT_TAG
 
 PAGE = 50
 CHUNKS = (400, 2000, 4000)  # runs read at once in the search for one page
 LEAD = 200  # runs before a page that may be children of its sessions
 NAMED = 5  # params that the page names
 MATCHES = 5000  # runs that a name may match
-ROLE, LEVEL, VERDICT, MODEL, TIER = ("canary.role", "canary.watch.level", "canary.verdict", "canary.model_name",
-                                     "canary.tier")  # fmt: skip
-KEYS = (ROLE, LEVEL, VERDICT, MODEL, TIER, PARENT_TAG)
-SHOWN = (*KEYS, "canary.version", "canary.verdict_reason", "canary.algo", "canary.model", "canary.seed",
-         "canary.watch.warnings", "canary.failure", "canary.failure_reason", "mlflow.runName")  # fmt: skip
+KEYS = (tags.ROLE, tags.WATCH_LEVEL, tags.VERDICT, tags.MODEL_NAME, tags.TIER, tags.PARENT_RUN)
+SHOWN = (*KEYS, tags.VERSION, tags.VERDICT_REASON, tags.ALGO, tags.MODEL, tags.SEED,
+         tags.WATCH_WARNINGS, tags.FAILURE, tags.FAILURE_REASON, tags.RUN_NAME)  # fmt: skip
 WARNED = ("warned", "critical", "stopped")
 NOT_JUDGED, RUNNING = "none", "RUNNING"
 ORDERS = {
@@ -95,7 +93,7 @@ def source(connection: sa.Connection, asked: Asked) -> tuple[sa.Select[Any], boo
         ids, keys = matching(connection, asked.q)
         return query.where(RUNS.c.run_uuid.in_(ids)), False, keys
     if asked.what == "sessions" and not asked.warned:
-        for name, value in ((MODEL, asked.model), (VERDICT, asked.verdict)):
+        for name, value in ((tags.MODEL_NAME, asked.model), (tags.VERDICT, asked.verdict)):
             if value and value not in (NOT_JUDGED, RUNNING):
                 tagged = sa.select(TAGS.c.run_uuid).where(TAGS.c.key == name, TAGS.c.value == value)
                 return query.where(RUNS.c.run_uuid.in_(tagged)), False, ()
@@ -111,7 +109,7 @@ def matching(connection: sa.Connection, word: str) -> tuple[list[str], Sequence[
     like = f"%{escaped(word)}%"
     named = sa.select(RUNS.c.run_uuid).where(RUNS.c.name.like(like, escape="\\"), RUNS.c.lifecycle_stage == "active")
     found = list(connection.execute(named.order_by(RUNS.c.start_time.desc()).limit(MATCHES)).scalars())
-    of_model = sa.select(TAGS.c.run_uuid).where(TAGS.c.key == MODEL, TAGS.c.value.like(like, escape="\\"))
+    of_model = sa.select(TAGS.c.run_uuid).where(TAGS.c.key == tags.MODEL_NAME, TAGS.c.value.like(like, escape="\\"))
     found += connection.execute(of_model.limit(MATCHES)).scalars()
     if len(word) >= SHORTEST and word.isalnum():
         begins = sa.select(RUNS.c.run_uuid).where(RUNS.c.run_uuid.like(f"{word.lower()}%"))
@@ -155,8 +153,9 @@ def written(value: str) -> list[str]:
 
 def parents_of(connection: sa.Connection, ids: Sequence[str]) -> list[str]:
     """The ids of the runs' sessions that are not among `ids`."""
-    tags = read_tags(connection, ids, (PARENT_TAG,)) if ids else {}
-    return list(dict.fromkeys(parent for one in tags.values() if (parent := one.get(PARENT_TAG)) and parent not in ids))
+    found = read_tags(connection, ids, (tags.PARENT_RUN,)) if ids else {}
+    parents = dict.fromkeys(one.get(tags.PARENT_RUN, "") for one in found.values())
+    return [parent for parent in parents if parent and parent not in ids]
 
 
 def collected(
@@ -167,20 +166,21 @@ def collected(
     children: dict[str, int] = defaultdict(int)
     if near and asked.skip:
         before = query.limit(min(LEAD, asked.skip)).offset(max(0, asked.skip - LEAD))
-        count_warned(read_tags(connection, list(connection.execute(before).scalars()), (LEVEL, PARENT_TAG)), children)
+        earlier = list(connection.execute(before).scalars())
+        count_warned(read_tags(connection, earlier, (tags.WATCH_LEVEL, tags.PARENT_RUN)), children)
     kept: dict[str, int | None] = {}
     at: int | None = asked.skip
     for size in CHUNKS:
         assert at is not None
         ids = list(connection.execute(query.limit(size).offset(at)).scalars())
-        tags = read_tags(connection, ids, KEYS) if ids else {}
+        found = read_tags(connection, ids, KEYS) if ids else {}
         for number, run_id in enumerate(ids, 1):
-            own = tags.get(run_id, {})
+            own = found.get(run_id, {})
             if near:
                 count_warned({run_id: own}, children)
             warned = children[run_id] if near else None
             if wanted(asked, own, warned):
-                kept[run_id] = warned if asked.what == "sessions" else int(own.get(LEVEL, "") in WARNED)
+                kept[run_id] = warned if asked.what == "sessions" else int(own.get(tags.WATCH_LEVEL, "") in WARNED)
             if len(kept) == PAGE:
                 return lines_of(connection, kept), at + number, True
         at = None if len(ids) < size else at + size
@@ -189,21 +189,21 @@ def collected(
     return lines_of(connection, kept), at, False
 
 
-def count_warned(tags: Mapping[str, Mapping[str, str]], children: dict[str, int]) -> None:
+def count_warned(runs: Mapping[str, Mapping[str, str]], children: dict[str, int]) -> None:
     """Count, in `children`, the runs of each session that the watch warned about."""
-    for own in tags.values():
-        if own.get(LEVEL, "") in WARNED and (parent := own.get(PARENT_TAG)):
+    for own in runs.values():
+        if own.get(tags.WATCH_LEVEL, "") in WARNED and (parent := own.get(tags.PARENT_RUN)):
             children[parent] += 1
 
 
-def wanted(asked: Asked, tags: Mapping[str, str], warned: int | None) -> bool:
+def wanted(asked: Asked, said: Mapping[str, str], warned: int | None) -> bool:
     """Whether a run is of the kind that was asked for and passes the filters."""
-    if tags.get(ROLE) not in (PARENTS if asked.what == "sessions" else ("run",)):
+    if said.get(tags.ROLE) not in (PARENTS if asked.what == "sessions" else ("run",)):
         return False
-    if asked.warned and not (warned if asked.what == "sessions" else tags.get(LEVEL, "") in WARNED):
+    if asked.warned and not (warned if asked.what == "sessions" else said.get(tags.WATCH_LEVEL, "") in WARNED):
         return False
-    word = RUNNING if asked.verdict == RUNNING else tags.get(VERDICT, "") or NOT_JUDGED
-    named = ((asked.verdict, word), (asked.model, tags.get(MODEL, "")), (asked.tier, tags.get(TIER, "")))
+    word = RUNNING if asked.verdict == RUNNING else said.get(tags.VERDICT, "") or NOT_JUDGED
+    named = ((asked.verdict, word), (asked.model, said.get(tags.MODEL_NAME, "")), (asked.tier, said.get(tags.TIER, "")))
     return all(not given or given == own for given, own in named)
 
 

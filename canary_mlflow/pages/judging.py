@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import sqlalchemy as sa
 
+from canary_mlflow import tags
 from canary_mlflow.api import rules_for
 from canary_mlflow.errors import UsageError
 from canary_mlflow.ledger import table
@@ -32,25 +33,25 @@ def gate_would_say(
 ) -> tuple[Decision | None, str]:
     """The decision as `canary compare` makes it, or a sentence on why there is none. Raises StoreError."""
     left, right = heads
-    if any(one.tags.get("canary.role") != "session" for one in heads):
+    if any(one.tags.get(tags.ROLE) != "session" for one in heads):
         return None, "Not judged: a verdict needs two sessions."
     command = f"canary compare {left.run_id} {right.run_id}"
     with reading(tracking) as connection:
         children = children_of(connection, [left.run_id, right.run_id])
         facts = read_facts(connection, [run_id for found in children.values() for run_id in found])
-    runs = [[facts[one] for one in children.get(head.run_id, []) if facts[one].tags.get("canary.role") == "run"]
+    runs = [[facts[one] for one in children.get(head.run_id, []) if facts[one].tags.get(tags.ROLE) == "run"]
             for head in heads]  # fmt: skip
     if any(one.running for one in (*heads, *runs[0], *runs[1])):
         return None, "Not judged: one of them has not ended."
     if sum(one.step * len(one.latest) for side in runs for one in side) > MOST:
         return None, f"Not judged here, where it would take too long: {command}"
-    tiers = (one.tags.get("canary.tier", "") for one in (right, *runs[1], left, *runs[0]))
+    tiers = (one.tags.get(tags.TIER, "") for one in (right, *runs[1], left, *runs[0]))
     tier = next(filter(None, tiers), "")
     ids: list[tuple[str, ...]] = [tuple(one.run_id for one in side) for side in runs]
-    model = right.tags.get("canary.model_name", "")
+    model = right.tags.get(tags.MODEL_NAME, "")
     try:
         verdict = verdict_on(
-            tracking, ids[0], ids[1], left.tags.get("canary.model_name", ""), model, tier, accepted(registry, model)
+            tracking, ids[0], ids[1], left.tags.get(tags.MODEL_NAME, ""), model, tier, accepted(registry, model)
         )
     except UsageError:
         return None, f"Not judged: these runs carry no tier, which chooses the rules; {command} --policy NAME"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from canary_mlflow.policies import load_policy, load_watch, policy_names
+from canary_mlflow.tags import WATCH_POLICY
 from gates.model.rules import MetricRule, Scale
 from gates.model.wording import quantity
 
@@ -39,7 +40,7 @@ def limits_of(tags: Mapping[str, str]) -> Mapping[str, Limit]:
 
     Limits that are not set are absent. Only shipped policies are read: a tag must not name a file to open.
     """
-    watch = tags.get("canary.watch.policy", "")
+    watch = tags.get(WATCH_POLICY, "")
     return shipped_limits(watch if watch in policy_names("watch") else "default")
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
+from canary_mlflow import tags
 from canary_mlflow.ledger import table
 from canary_mlflow.ledger.rows import Row
-from canary_mlflow.registry.versions import CHAMPION, SESSION_TAG
+from canary_mlflow.registry.versions import CHAMPION
 from canary_mlflow.registry.workspaces import active_workspace
 from canary_mlflow.tracking.reading.facts import RunFacts
 from canary_mlflow.tracking.stores.read_only import has_ledger
@@ -19,7 +20,6 @@ MODELS = sa.table("registered_models", *map(sa.column, ("workspace", "name")))
 ALIASES = sa.table("registered_model_aliases", *map(sa.column, ("workspace", "name", "alias", "version")))
 VERSIONS = sa.table("model_versions", *map(sa.column, ("workspace", "name", "version", "current_stage")))
 VERSION_TAGS = sa.table("model_version_tags", *map(sa.column, ("workspace", "name", "version", "key", "value")))
-VERDICT_TAG = "canary.verdict"
 DELETED = "Deleted_Internal"  # the stage that MLflow gives a deleted version
 
 
@@ -89,7 +89,7 @@ def session_of(connection: sa.Connection, model: str, version: int) -> str:
         VERSION_TAGS.c.workspace == active_workspace(),
         VERSION_TAGS.c.name == model,
         VERSION_TAGS.c.version == version,
-        VERSION_TAGS.c.key == SESSION_TAG,
+        VERSION_TAGS.c.key == tags.SESSION_ID,
     )
     return connection.execute(query).scalars().first() or ""
 
@@ -99,11 +99,11 @@ def versions_of(connection: sa.Connection, sessions: Sequence[str]) -> dict[str,
     ledger's own word can stand in a version's tag; who may edit a session can write another into the session's."""
     word = VERSION_TAGS.alias("word")
     same = (VERSION_TAGS.c.workspace == word.c.workspace, VERSION_TAGS.c.name == word.c.name)
-    judged = sa.and_(*same, VERSION_TAGS.c.version == word.c.version, word.c.key == VERDICT_TAG)
+    judged = sa.and_(*same, VERSION_TAGS.c.version == word.c.version, word.c.key == tags.VERDICT)
     query = (
         sa.select(VERSION_TAGS.c.value, VERSION_TAGS.c.name, VERSION_TAGS.c.version, word.c.value)
         .select_from(VERSION_TAGS.outerjoin(word, judged))
-        .where(VERSION_TAGS.c.workspace == active_workspace(), VERSION_TAGS.c.key == SESSION_TAG)
+        .where(VERSION_TAGS.c.workspace == active_workspace(), VERSION_TAGS.c.key == tags.SESSION_ID)
         .where(VERSION_TAGS.c.value.in_(sessions))
         .order_by(VERSION_TAGS.c.version)
     )
@@ -114,7 +114,7 @@ def versions_of(connection: sa.Connection, sessions: Sequence[str]) -> dict[str,
 def with_words(connection: sa.Connection, heads: Sequence[RunFacts]) -> dict[str, RunFacts]:
     """The sessions by id, each that left a version with that version's verdict."""
     known = versions_of(connection, [head.run_id for head in heads])
-    words = {session: {VERDICT_TAG: word} for session, (_, _, word) in known.items()}
+    words = {session: {tags.VERDICT: word} for session, (_, _, word) in known.items()}
     return {head.run_id: replace(head, tags={**head.tags, **words.get(head.run_id, {})}) for head in heads}
 
 
@@ -123,7 +123,7 @@ def newest_sessions(connection: sa.Connection, model: str, most: int) -> list[st
     query = (
         sa.select(VERSION_TAGS.c.value)
         .where(VERSION_TAGS.c.workspace == active_workspace(), VERSION_TAGS.c.name == model)
-        .where(VERSION_TAGS.c.key == SESSION_TAG)
+        .where(VERSION_TAGS.c.key == tags.SESSION_ID)
         .order_by(VERSION_TAGS.c.version.desc())
     )
     return list(dict.fromkeys(connection.execute(query.limit(most)).scalars()))

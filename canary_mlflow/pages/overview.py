@@ -8,27 +8,21 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from canary_mlflow import tags
 from canary_mlflow.ledger import table
 from canary_mlflow.pages.facts import RUNS, children_of, read_facts
+from canary_mlflow.pages.index import SHOWN
 from canary_mlflow.pages.models import ModelFacts, read_models, with_words
 from canary_mlflow.registry.workspaces import active_workspace
 from canary_mlflow.tracking.reading.facts import OPEN, RunFacts
 from canary_mlflow.tracking.reading.numbers import count
-from canary_mlflow.tracking.reading.warned import FOUND
 from canary_mlflow.tracking.stores.read_only import has_ledger, reading
-from canary_mlflow.tracking.stores.session import CELL_NAME_TAG, PARENT_TAG
 
 RECENT = 20  # finished sessions shown
 DENSE = 40  # running sessions shown, those with warnings first
 NEWEST, AT_ONCE = 2000, 200  # runs searched for them
-ROLE = "canary.role"
-TAG_KEYS = (
-    ROLE, PARENT_TAG, FOUND, "mlflow.runName", "canary.algo", "canary.model", "canary.tier", "canary.seed",
-    "canary.fault", "canary.model_name", "canary.version", "canary.verdict", "canary.verdict_reason",
-    "canary.failure", "canary.failure_reason", "canary.watch.level", "canary.watch.warnings",
-    "canary.max_steps", CELL_NAME_TAG,
-)  # fmt: skip
-ORDER_KEYS = (ROLE, PARENT_TAG, "canary.watch.level", "canary.watch.warnings")
+TAG_KEYS = (*SHOWN, tags.WATCH_FOUND, tags.FAULT, tags.MAX_STEPS, tags.CELL_NAME)
+ORDER_KEYS = (tags.ROLE, tags.PARENT_RUN, tags.WATCH_LEVEL, tags.WATCH_WARNINGS)
 STEP_KEYS = ("perf/step_time", "stability/loss", "stability/learning_rate")  # one of them moves with every step
 
 
@@ -51,12 +45,12 @@ class Session:
     @property
     def word(self) -> str:
         """The verdict in a word; '' if there is none."""
-        return self.head.tags.get("canary.verdict", "")
+        return self.head.tags.get(tags.VERDICT, "")
 
     @property
     def model(self) -> str:
         """The registered model; '' for a run without a session."""
-        return self.head.tags.get("canary.model_name", "")
+        return self.head.tags.get(tags.MODEL_NAME, "")
 
     @property
     def warned(self) -> int:
@@ -108,13 +102,13 @@ def read_overview(
 
 def version_of(session: RunFacts) -> int:
     """The version that a session left; 0 if it left none."""
-    return count(session.tags.get("canary.version", ""))
+    return count(session.tags.get(tags.VERSION, ""))
 
 
 def read_running(connection: sa.Connection) -> list[RunFacts]:
     """The sessions, and runs without one, that have not ended: first those with warnings, then the newest."""
     found = read_facts(connection, newest(connection, RUNS.c.status.in_(OPEN)), tags=ORDER_KEYS, latest=())
-    ours = {run_id: run for run_id, run in found.items() if run.parental or run.tags.get(ROLE) == "run"}
+    ours = {run_id: run for run_id, run in found.items() if run.parental or run.tags.get(tags.ROLE) == "run"}
     ours |= parents_of(connection, ours)
     warned = {run.parent or run.run_id for run in ours.values() if run.warned}
     return sorted(heads_of(ours), key=lambda run: (run.run_id not in warned, -run.started))
@@ -127,8 +121,8 @@ def read_recent(connection: sa.Connection) -> list[RunFacts]:
     for start in range(0, len(ended), AT_ONCE):
         if len(heads) >= RECENT:
             break
-        found = read_facts(connection, ended[start : start + AT_ONCE], tags=(ROLE, PARENT_TAG), latest=())
-        ours = {run_id: run for run_id, run in found.items() if run.parental or run.tags.get(ROLE) == "run"}
+        found = read_facts(connection, ended[start : start + AT_ONCE], tags=(tags.ROLE, tags.PARENT_RUN), latest=())
+        ours = {run_id: run for run_id, run in found.items() if run.parental or run.tags.get(tags.ROLE) == "run"}
         heads += [run for run in heads_of(ours | parents_of(connection, ours)) if run.run_id in ours]
     ids = [run.run_id for run in heads[:RECENT]]
     return list(read_facts(connection, ids, tags=TAG_KEYS, latest=STEP_KEYS).values())
@@ -149,7 +143,7 @@ def parents_of(connection: sa.Connection, runs: Mapping[str, RunFacts]) -> dict[
 def heads_of(runs: Mapping[str, RunFacts]) -> list[RunFacts]:
     """The sessions, and the runs that belong to none."""
     sessions = {run_id for run_id, run in runs.items() if run.parental}
-    return [run for run in runs.values() if run.parental or (ROLE in run.tags and run.parent not in sessions)]
+    return [run for run in runs.values() if run.parental or (tags.ROLE in run.tags and run.parent not in sessions)]
 
 
 def grouped(connection: sa.Connection, heads: Sequence[RunFacts]) -> list[Session]:

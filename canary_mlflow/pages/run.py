@@ -9,6 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from canary_mlflow import tags
 from canary_mlflow.errors import StoreError
 from canary_mlflow.pages.curves import OVERLAP, curve, drawn_series, spreads
 from canary_mlflow.pages.departures import Usual, away, reference_of, unplaced
@@ -96,7 +97,7 @@ def read_run(tracking: str, registry: str, run_id: str) -> RunPage:
 
 def bands_beside(tracking: str, run: RunFacts, champion: Champion) -> dict[str, Usual]:
     """What the champion's runs did, where the run is on the same rollouts, if it has any; {} until that is known."""
-    known = reference_of(tracking, champion.run_ids, SERIES, 0, run.tags.get("canary.tier", ""))
+    known = reference_of(tracking, champion.run_ids, SERIES, 0, run.tags.get(tags.TIER, ""))
     with reading(tracking) as connection:
         pace = updates_of(drawn_series(connection, run, ["iteration_time"], None, rough=False)[0])
     waits = run.running and unplaced(known, pace, run.step)
@@ -111,8 +112,8 @@ def session_of(connection: sa.Connection, run: RunFacts) -> RunFacts | None:
 
 def model_of(run: RunFacts, session: RunFacts | None) -> str:
     """The registered model of a run's session, or of its cell in a sweep; '' if it has none."""
-    told = run if session is None or session.tags.get("canary.role") == "sweep" else session
-    return told.tags.get("canary.model_name", "")
+    told = run if session is None or session.tags.get(tags.ROLE) == "sweep" else session
+    return told.tags.get(tags.MODEL_NAME, "")
 
 
 def curves(
@@ -127,7 +128,7 @@ def curves(
     if not rough:
         session = session_of(connection, run)
         champion = champion_of(tracking, registry, run, model_of(run, session), session)
-        known = reference_of(tracking, champion.run_ids, SERIES, 0, run.tags.get("canary.tier", ""))
+        known = reference_of(tracking, champion.run_ids, SERIES, 0, run.tags.get(tags.TIER, ""))
     return {
         "whole": after is None,
         "rough": some,
@@ -141,7 +142,7 @@ def curves(
 def siblings_of(connection: sa.Connection, run: RunFacts) -> list[RunFacts]:
     """The session's runs, this one included, oldest first."""
     ids = children_of(connection, [run.parent]).get(run.parent, [])
-    return list(read_facts(connection, ids, tags=("canary.seed", "canary.watch.level"), latest=()).values())
+    return list(read_facts(connection, ids, tags=(tags.SEED, tags.WATCH_LEVEL), latest=()).values())
 
 
 def champion_of(tracking: str, registry: str, run: RunFacts, model: str, session: RunFacts | None) -> Champion:
@@ -154,7 +155,7 @@ def champion_of(tracking: str, registry: str, run: RunFacts, model: str, session
         return Champion(said=unreadable)
     with reading(registry) as connection:
         version, evidence = champion_session(connection, model)
-    known = judged(registry, session) if session is not None and session.tags.get("canary.verdict") else None
+    known = judged(registry, session) if session is not None and session.tags.get(tags.VERDICT) else None
     before = known[1].verdict if known is not None and known[1].verdict.baseline_runs else None
     if version is None and before is None:
         return Champion(said=f"No band of a champion: {model} has none yet.")
@@ -168,7 +169,7 @@ def champion_of(tracking: str, registry: str, run: RunFacts, model: str, session
     version = count(before.baseline_version or "") if before else version
     if not all(readers().experiment(one.experiment) for one in runs):
         return Champion(said=unreadable)
-    alike = [one for one in runs if workload(one) == workload(run) and one.tags.get("canary.completed") == "true"]
+    alike = [one for one in runs if workload(one) == workload(run) and one.tags.get(tags.COMPLETED) == "true"]
     if not runs:
         return Champion(said=f"No band of the champion: the runs of version {version} are gone.", version=version)
     if not alike:
@@ -185,7 +186,7 @@ def champion_of(tracking: str, registry: str, run: RunFacts, model: str, session
 
 def workload(run: RunFacts) -> dict[str, str]:
     """The workload tags: two runs can be compared if they are equal."""
-    return {key: value for key, value in run.tags.items() if key.startswith("canary.workload.")}
+    return {key: value for key, value in run.tags.items() if key.startswith(tags.WORKLOAD)}
 
 
 def value_rows(run: RunFacts, bands: Mapping[str, Usual]) -> list[ValueRow]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from canary_mlflow import tags
 from canary_mlflow.pages.beside import Compared, sides_of
 from canary_mlflow.pages.curves import OVERLAP, as_json, drawn_series, mean_curve
 from canary_mlflow.pages.departures import away, reference_of, unplaced
@@ -73,8 +74,8 @@ def read_page(
     runs, left_out = runs_of(tracking, heads, compare=compare)
     if not refresh:  # which begins after what the store has
         runs = [replace(one, run=up_to_date(one.run)) for one in runs]
-    models = {one.run.tags.get("canary.model_name", "") for one in runs}  # of a sweep's runs, each its own
-    model = heads[0].tags.get("canary.model_name", "") or (models.pop() if len(models) == 1 else "")
+    models = {one.run.tags.get(tags.MODEL_NAME, "") for one in runs}  # of a sweep's runs, each its own
+    model = heads[0].tags.get(tags.MODEL_NAME, "") or (models.pop() if len(models) == 1 else "")
     own = [one.run for one in runs if one.side == 0]
     if compare:
         said = f"Grey: what {name_of(heads[0])} did; the others are ranked by how far they go from it."
@@ -115,7 +116,7 @@ def runs_of(tracking: str, heads: Sequence[RunFacts], *, compare: bool) -> tuple
     found = []
     for side, head in enumerate(heads):
         for run in (facts[one] for one in ids[head.run_id] if one in facts and not facts[one].deleted):
-            if run.tags.get("canary.role", "run") == "run":
+            if run.tags.get(tags.ROLE, "run") == "run":
                 named = run.short if head.run_id in sessions else ""
                 name = ", ".join(filter(None, (SIDES[side], named))) if compare else run.short
                 found.append(Shown(run=run, name=name, side=side))
@@ -179,7 +180,7 @@ def curves_of(
     long series, and no reference, so that there is something to see before all is read."""
     wanted = list(names) or list(dict.fromkeys([*SERIES, *(name for one in page.panels for name in one.lines)]))
     since = None if after is None else after - (OVERLAP if until is None else 1)
-    tier = page.heads[0].tags.get("canary.tier", "")
+    tier = page.heads[0].tags.get(tags.TIER, "")
     known = {} if rough else reference_of(tracking, page.reference.run_ids, tuple(wanted), steps_of(page), tier)
     runs, few, pace = [], False, math.nan
     for one in page.runs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from canary_mlflow import tags
 from canary_mlflow.errors import Refused, UsageError
 from canary_mlflow.pages.answers import answers_of
 from canary_mlflow.pages.clocks import clocks_of, middle
@@ -46,7 +47,7 @@ def session() -> Any:
         found = None
     page = read_page(tracking_uri(), registry_uri(), heads, () if found is None else decided_by(found[1]))
     champion = read_reference(page)
-    role = place.head.tags.get("canary.role")
+    role = place.head.tags.get(tags.ROLE)
     whole = role == "session"
     earlier = earlier_than(tracking_uri(), registry_uri(), place.head) if whole else []
     return rendered(

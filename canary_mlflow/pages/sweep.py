@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from canary_mlflow.pages.facts import children_of, read_facts
 from canary_mlflow.reports.figures import counted
 from canary_mlflow.reports.sweep import GridRow, columns
+from canary_mlflow.tags import CELL_NAME, MODEL_NAME, VERDICT, VERDICT_REASON
 from canary_mlflow.tracking.describing.schema import name_of_key
 from canary_mlflow.tracking.reading.facts import RunFacts
 from canary_mlflow.tracking.stores.read_only import reading
-from canary_mlflow.tracking.stores.session import CELL_NAME_TAG
 
 
 def grid_of(tracking: str, sweep: RunFacts) -> tuple[Sequence[GridRow], Sequence[str]]:
@@ -19,7 +19,7 @@ def grid_of(tracking: str, sweep: RunFacts) -> tuple[Sequence[GridRow], Sequence
         runs = read_facts(connection, children_of(connection, [sweep.run_id])[sweep.run_id])
     cells: dict[str, list[RunFacts]] = {}
     for run in runs.values():
-        cells.setdefault(run.tags.get(CELL_NAME_TAG) or run.tags.get("canary.model_name", ""), []).append(run)
+        cells.setdefault(run.tags.get(CELL_NAME) or run.tags.get(MODEL_NAME, ""), []).append(run)
     rows = [row_of(name, own) for name, own in cells.items()]
     return rows, columns(rows)
 
@@ -29,5 +29,5 @@ def row_of(name: str, runs: Sequence[RunFacts]) -> GridRow:
     latest = [{name_of_key(key): one.value for key, one in run.latest.items()} for run in runs]
     going, tags = sum(run.running for run in runs), runs[0].tags
     said = counted(len(runs), "run") + f", {going} running" * bool(going)
-    word = tags.get("canary.verdict") or ("RUNNING" if going else "not judged")
-    return GridRow(name=name, latest=latest, word=word, reason=tags.get("canary.verdict_reason") or said)
+    word = tags.get(VERDICT) or ("RUNNING" if going else "not judged")
+    return GridRow(name=name, latest=latest, word=word, reason=tags.get(VERDICT_REASON) or said)

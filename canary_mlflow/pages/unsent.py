@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from canary_mlflow import tags
 from canary_mlflow.files.documents import parse_json
 from canary_mlflow.files.source import open_regular
 from canary_mlflow.registry.guard.server_files import behind_server
@@ -41,7 +42,7 @@ def unsent(run: RunFacts) -> dict[str, Points]:
         return {}
     found: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
     for step, moment, row in rows_after(run.step, tail(place)):
-        for name, value in values_of(row, run.tags.get("canary.algo", "")):
+        for name, value in values_of(row, run.tags.get(tags.ALGO, "")):
             found[mlflow_key(name)].append((step, moment, value))
     return {key: np.array(rows[::-1], dtype=np.float64) for key, rows in found.items()}
 

@@ -10,7 +10,6 @@ from canary_mlflow.ledger.chain import Damage
 from canary_mlflow.ledger.install import missing_triggers
 from canary_mlflow.ledger.rows import Kind, Row
 from canary_mlflow.ledger.triggers import sources
-from canary_mlflow.registry.acts.accepting import TAG as ACCEPTED
 from canary_mlflow.registry.acts.act import DONE
 from canary_mlflow.registry.guard.binding import (
     Binding,
@@ -24,6 +23,7 @@ from canary_mlflow.registry.guard.seal import changed_files
 from canary_mlflow.registry.guard.server_files import out_of_reach
 from canary_mlflow.registry.pruning.pruned import about, given_up, released
 from canary_mlflow.registry.workspaces import DEFAULT
+from canary_mlflow.tags import FACTS_ACCEPTED, OURS, VERDICT
 from canary_mlflow.tracking.reading.rows import read_runs_from
 
 if TYPE_CHECKING:
@@ -101,12 +101,12 @@ def shown(reader: Reader, rows: Sequence[Row], versions: dict[Version, Any]) -> 
     newest: dict[tuple[str, str, int, int, str], tuple[Row, str]] = {}
     for row in rows:
         if row.kind == Kind.FACTS:
-            newest[*about(row), f"{ACCEPTED}_by"] = row, str(row.facts.get("actor"))
+            newest[*about(row), f"{FACTS_ACCEPTED}_by"] = row, str(row.facts.get("actor"))
         if not row.alias or not row.version:  # not about a version's alias: no verdict that a tag shows
             continue
-        newest[*about(row), "canary.verdict"] = row, row.word
+        newest[*about(row), VERDICT] = row, row.word
         if row.kind in DONE:
-            newest[*about(row), f"canary.{DONE[Kind(row.kind)]}_by"] = row, str(row.facts.get("actor"))
+            newest[*about(row), f"{OURS}{DONE[Kind(row.kind)]}_by"] = row, str(row.facts.get("actor"))
     tags = reader.shown()
     for (workspace, model, version, created, key), (row, value) in newest.items():
         found = versions.get((workspace, model, version))

@@ -10,8 +10,9 @@ from canary_mlflow.errors import NoSuchModel, UsageError
 from canary_mlflow.registry.sessions.orders import version_with
 from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version, no_such_alias
 from canary_mlflow.reports.decision import RunWarning
+from canary_mlflow.tags import MODEL_NAME, PARENT_RUN, PROFILE_OF, ROLE, SEED, SESSION_ID, TIER
 from canary_mlflow.tracking.reading.histories import read_runs, session_runs
-from canary_mlflow.tracking.reading.profile import PROFILE_OF_TAG, ROLE
+from canary_mlflow.tracking.reading.profile import PROFILE
 from canary_mlflow.tracking.reading.warned import warnings_in
 from canary_mlflow.tracking.stores.session import child_runs, get_run
 from gates.model.records import Version
@@ -79,17 +80,17 @@ def champion_runs(client: MlflowClient, model: str) -> list[str]:
     except NoSuchModel:
         return []
     found = None if number is None else find_version(client, model, number)
-    session = "" if found is None else (found.tags or {}).get("canary.session_id", "")
+    session = "" if found is None else (found.tags or {}).get(SESSION_ID, "")
     children = child_runs(client, session) if session else []
-    return [run.info.run_id for run in children if run.data.tags.get("canary.role") == "run"]
+    return [run.info.run_id for run in children if run.data.tags.get(ROLE) == "run"]
 
 
 def champion_beside(client: MlflowClient, side: NamedEvidence) -> list[str]:
     """The runs of the champion of a side's model, without the side's own; empty if it has no model, or no champion."""
     own, model = [run.run_id for run in side.evidence.runs], side.evidence.model
     if own and not model:  # a single run: its session knows
-        parent = get_run(client, own[0]).data.tags.get("mlflow.parentRunId", "")
-        model = tags_of(client, parent).get("canary.model_name", "") if parent else ""
+        parent = get_run(client, own[0]).data.tags.get(PARENT_RUN, "")
+        model = tags_of(client, parent).get(MODEL_NAME, "") if parent else ""
     return [run for run in champion_runs(client, model) if run not in own] if model else []
 
 
@@ -102,14 +103,14 @@ def work_of_champion(client: MlflowClient, model: str) -> dict[str, str]:
 def tier_of(client: MlflowClient, model: str, version: str) -> str:
     """The tier of a version's source run; empty if the run has none."""
     run_id = find_version(client, model, version).run_id
-    return tags_of(client, run_id).get("canary.tier", "") if run_id else ""
+    return tags_of(client, run_id).get(TIER, "") if run_id else ""
 
 
 def run_side(client: MlflowClient, run_id: str) -> NamedEvidence:
     """A session (all its runs) or a single run. Raises UsageError for a parent of several sessions, a profile, or a run
     that only others wrote to, as without the callback's tags it would read as broken off."""
     tags = tags_of(client, run_id)
-    role = tags.get("canary.role", "")
+    role = tags.get(ROLE, "")
     refuse_profile(run_id, tags)
     if role in PARENTS:
         below = listed(sessions_below(client, run_id), most=6) or "none yet"
@@ -118,25 +119,25 @@ def run_side(client: MlflowClient, run_id: str) -> NamedEvidence:
     session = role == "session" or bool(runs)  # any run under which recorded runs are nested
     if not session and not role:
         raise UsageError(
-            f"run {run_id}: no CanaryCallback recorded it (it has no tag canary.role); expected a run that one did; "
+            f"run {run_id}: no CanaryCallback recorded it (it has no tag {ROLE}); expected a run that one did; "
             "export its history as CSV or JSONL for canary judge or canary import"
         )
     runs = runs if session else read_runs(client, [run_id])
     # Sessions of `canary ab` have no tier, but their runs do.
-    tiers = (tags_of(client, run.run_id).get("canary.tier", "") or run.workload.get("tier", "") for run in runs[:1])
-    tier = tags.get("canary.tier", "") or next(tiers, "")
+    tiers = (tags_of(client, run.run_id).get(TIER, "") or run.workload.get("tier", "") for run in runs[:1])
+    tier = tags.get(TIER, "") or next(tiers, "")
     kind = "session" if session else "run"
     return NamedEvidence(
         label=f"{kind} {run_id}",
-        evidence=Version(model=tags.get("canary.model_name", ""), version=None, runs=runs),
+        evidence=Version(model=tags.get(MODEL_NAME, ""), version=None, runs=runs),
         tier=tier,
     )
 
 
 def refuse_profile(run_id: str, tags: Mapping[str, str]) -> None:
     """Raise UsageError for a run that only profiles another's configuration."""
-    if tags.get("canary.role") == ROLE:
-        of = tags.get(PROFILE_OF_TAG, "")
+    if tags.get(ROLE) == PROFILE:
+        of = tags.get(PROFILE_OF, "")
         raise UsageError(
             f"run {run_id}: found a profile, which is never evidence; expected what it repeats: {of}; "
             f"canary profile {of} shows the profile"
@@ -148,7 +149,7 @@ def sessions_below(client: MlflowClient, parent: str) -> list[str]:
     return [
         f"{run.info.run_id} ({run.info.run_name})"
         for run in child_runs(client, parent)
-        if run.data.tags.get("canary.role") == "session"
+        if run.data.tags.get(ROLE) == "session"
     ]
 
 
@@ -159,14 +160,14 @@ def tags_of(client: MlflowClient, run_id: str) -> dict[str, str]:
 
 def is_own_script(client: MlflowClient, found: ModelVersion) -> bool:
     """Whether a version was registered from a session itself (`canary register`), and not from a canary's run."""
-    return bool(found.run_id) and tags_of(client, found.run_id).get("canary.role") == "session"
+    return bool(found.run_id) and tags_of(client, found.run_id).get(ROLE) == "session"
 
 
 def warnings_of(client: MlflowClient, verdict: Verdict) -> tuple[RunWarning, ...]:
     """What the watch said about the candidate's runs."""
     found = [(run_id, get_run(client, run_id).data.tags) for run_id in verdict.candidate_runs]
     return tuple(
-        RunWarning(run=f"seed {tags['canary.seed']}" if "canary.seed" in tags else f"run {run_id}", warning=warning)
+        RunWarning(run=f"seed {tags[SEED]}" if SEED in tags else f"run {run_id}", warning=warning)
         for run_id, tags in found
         for warning in warnings_in(tags)
     )

@@ -9,18 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from canary_mlflow import tags
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.source import TooMuch, read_bytes
 from canary_mlflow.registry.evidence import champion_beside, find_evidence
-from canary_mlflow.tracking.reading.profile import FILE, PROFILE_OF_TAG, Profile, Profiled, from_text
+from canary_mlflow.tracking.reading.profile import FILE, Profile, Profiled, from_text
 from canary_mlflow.tracking.stores.session import get_run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run as MlflowRun
-
-PROFILED_TAG = "canary.profiled"
-"""Tag of a run in a session with `profile=true`: its artifacts hold a profile."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +42,7 @@ def repeated_by(client: MlflowClient, text: str) -> str:
     """The session or run whose configuration a profile repeats; '' if `text` names no profile."""
     if "/" in text or "@" in text:
         return ""
-    return str(get_run(client, text).data.tags.get(PROFILE_OF_TAG, ""))
+    return str(get_run(client, text).data.tags.get(tags.PROFILE_OF, ""))
 
 
 def find_profile(client: MlflowClient, runs: Sequence[str], champion: Sequence[str] = ()) -> Profiled | None:
@@ -65,16 +63,16 @@ def find_profile(client: MlflowClient, runs: Sequence[str], champion: Sequence[s
 def newest(client: MlflowClient, runs: Sequence[str]) -> str | None:
     """The run that holds the newest profile of these runs."""
     entities = [get_run(client, run) for run in runs]
-    holders = [run for run in entities if PROFILED_TAG in run.data.tags]
+    holders = [run for run in entities if tags.PROFILED in run.data.tags]
     for subject, experiment in {(subject_of(run), run.info.experiment_id) for run in entities}:
-        query = f"tags.`{PROFILE_OF_TAG}` = '{subject}' AND attributes.status = 'FINISHED'"
+        query = f"{tags.where(tags.PROFILE_OF, subject)} AND attributes.status = 'FINISHED'"
         holders += client.search_runs([experiment], query, max_results=1, order_by=["attributes.start_time DESC"])
     return max(holders, key=lambda run: run.info.start_time).info.run_id if holders else None
 
 
 def subject_of(run: MlflowRun) -> str:
     """The session of a run, else the run."""
-    return str(run.data.tags.get("mlflow.parentRunId") or run.info.run_id)
+    return str(run.data.tags.get(tags.PARENT_RUN) or run.info.run_id)
 
 
 def read(client: MlflowClient, run_id: str) -> Profile:

@@ -6,6 +6,7 @@ import difflib
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchModel, NoSuchVersion
 
 if TYPE_CHECKING:
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
 
 CHAMPION = "champion"
 ANCHOR = "anchor"
-SESSION_TAG = "canary.session_id"
-WEIGHTS_TAG = "canary.weights"  # files | none
 SHOWN = 10  # names listed in an error
 
 
@@ -28,7 +27,7 @@ class Weights(StrEnum):
 
 def is_evidence_only(found: ModelVersion) -> bool:
     """Whether the version says that it has no weights."""
-    return bool((found.tags or {}).get(WEIGHTS_TAG) == Weights.NONE)
+    return bool((found.tags or {}).get(tags.WEIGHTS) == Weights.NONE)
 
 
 def ensure_model(client: MlflowClient, model_name: str) -> None:
@@ -77,7 +76,7 @@ def find_version(client: MlflowClient, model: str, version: str) -> ModelVersion
             raise
         champion_number(client, model)  # raises if the model itself is unknown
         numbers = sorted(
-            (int(found.version) for found in client.search_model_versions(f"name={quoted(model)}")), reverse=True
+            (int(found.version) for found in client.search_model_versions(f"name={tags.quoted(model)}")), reverse=True
         )
         there = shortened([str(number) for number in numbers]) or "none yet"
         raise NoSuchVersion(f"version {version!r} of {model!r}: not in the registry; versions: {there}") from error
@@ -102,9 +101,3 @@ def no_such_alias(client: MlflowClient, model: str, alias: str) -> str:
     """One line that lists the existing aliases."""
     aliases = sorted(client.get_registered_model(model).aliases)
     return f"alias {alias!r} of {model!r}: names no version; aliases: {shortened(aliases) or 'none yet'}"
-
-
-def quoted(name: str) -> str:
-    """A name quoted for MLflow's filters, which know both kinds of quotes but no escape."""
-    mark = '"' if "'" in name else "'"
-    return f"{mark}{name}{mark}"

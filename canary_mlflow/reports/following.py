@@ -11,6 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from canary_mlflow import tags
 from canary_mlflow.reports.panels import PANELS, label
 from canary_mlflow.reports.times import duration
 from canary_mlflow.shown import visible
@@ -131,7 +132,7 @@ def ending(sight: Sight) -> str:
     run = sight.run
     why = f" ({visible(run.failure)})" if run.failure else ""
     watch = f"; the watch: {visible(run.level)}" if run.level else "; nobody watched it"
-    verdict = (sight.session or run).tags.get("canary.verdict", "")
+    verdict = (sight.session or run).tags.get(tags.VERDICT, "")
     return f"{run.status} at step {run.step}{why}{watch}" + (f"; verdict: {visible(verdict)}" if verdict else "")
 
 

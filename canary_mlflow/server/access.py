@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchModel, NoSuchRun, NoSuchVersion, UsageError
 from canary_mlflow.pages.blueprint import NAMED, paths, prefix
 from canary_mlflow.pages.requests import Readers
 from canary_mlflow.registry.judging.records import session_of
 from canary_mlflow.registry.pruning.needed import every_version
 from canary_mlflow.registry.pruning.unregistered import experiments_of
-from canary_mlflow.registry.versions import champion_number, find_version, quoted
+from canary_mlflow.registry.versions import champion_number, find_version
 from canary_mlflow.server.requests import Shape, only_model, parse, query
 from canary_mlflow.server.routes import (
     ACCEPTANCE,
@@ -188,7 +189,7 @@ def may_prune(auth: Any) -> bool:
         return True
     if not auth._get_registered_model_permission(model).can_manage:
         return False
-    sessions = {session_of(one) for one in every_version(client(), f"name={quoted(model)}")}
+    sessions = {session_of(one) for one in every_version(client(), f"name={tags.quoted(model)}")}
     user = g.mlflow_authenticated_user
     return all(auth._get_experiment_permission(one, user).can_delete for one in experiments_of(client(), sessions))
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from canary_mlflow import tags
 from canary_mlflow.errors import (
     Refused,
     UsageError,
@@ -195,7 +196,7 @@ def sessions() -> dict[str, Any]:
 
     asked = parse(request.get_data(), SESSION)
     own = client()
-    if get_run(own, asked["session"]).data.tags.get("canary.role") not in ("session", "run"):
+    if get_run(own, asked["session"]).data.tags.get(tags.ROLE) not in ("session", "run"):
         raise UsageError(f"session: {asked['session']} is no session; expected the id of one; see canary session start")
     word = Word(asked["word"])
     if (word is Word.ORDERED) != ("run" in asked):

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from canary_mlflow import tags
 from canary_mlflow.tracking.describing.exceptions import raised_tags
 from canary_mlflow.tracking.describing.metrics_json import metrics_json
 from canary_mlflow.tracking.experiment import VARIABLE
@@ -56,19 +57,19 @@ def end_tags(ending: Ending, found: Findings, rows_lost: int, troubles: Mapping[
     # The last update itself may have broken the parameters, which no logged value shows.
     poisoned = int(found.parameters_finite is False)
     return {
-        "canary.completed": _word(ending.completed),
-        "canary.last_step": str(ending.last_step),
-        "canary.failure": ending.failure,
-        "canary.failure_reason": ending.reason,
+        tags.COMPLETED: _word(ending.completed),
+        tags.LAST_STEP: str(ending.last_step),
+        tags.FAILURE: ending.failure,
+        tags.FAILURE_REASON: ending.reason,
         **raised_tags(ending.raised),
-        "canary.nan_steps": str(max(found.nan_steps, 0 if found.inf_steps else poisoned)),
-        "canary.inf_steps": str(found.inf_steps),
-        "canary.finite": _word(not (found.nan_steps or found.inf_steps or poisoned)),  # to filter by
-        "canary.parameters_finite": "unknown" if found.parameters_finite is None else _word(found.parameters_finite),
-        "canary.learned": "unknown" if found.learned is None else _word(found.learned),
-        "canary.learned_reason": found.learned_reason,
-        "canary.rows_lost": str(rows_lost),
-        "canary.troubles": "; ".join(f"{what}: {why}" for what, why in troubles.items()),
+        tags.NAN_STEPS: str(max(found.nan_steps, 0 if found.inf_steps else poisoned)),
+        tags.INF_STEPS: str(found.inf_steps),
+        tags.FINITE: _word(not (found.nan_steps or found.inf_steps or poisoned)),  # to filter by
+        tags.PARAMETERS_FINITE: "unknown" if found.parameters_finite is None else _word(found.parameters_finite),
+        tags.LEARNED: "unknown" if found.learned is None else _word(found.learned),
+        tags.LEARNED_REASON: found.learned_reason,
+        tags.ROWS_LOST: str(rows_lost),
+        tags.TROUBLES: "; ".join(f"{what}: {why}" for what, why in troubles.items()),
     }
 
 

@@ -10,10 +10,11 @@ from traceback import walk_tb
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakSet
 
+from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchRun, UsageError
 from canary_mlflow.tracking.experiment import EXPERIMENT, FALLBACK, VARIABLE
 from canary_mlflow.tracking.stores.places import without_password
-from canary_mlflow.tracking.stores.session import PARENT_TAG, active_run, find_experiment, get_run, log_tags
+from canary_mlflow.tracking.stores.session import active_run, find_experiment, get_run, log_tags
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -38,7 +39,7 @@ def named(client: MlflowClient, session_id: str, source: str) -> Run:
             f"{source}: run {session_id} is not in {store}, where this process records; expected a session there; "
             f"start it there (canary session start NAME --tracking-uri {store}), or unset {VARIABLE}"
         ) from error
-    if found.data.tags.get("canary.role") != "session":
+    if found.data.tags.get(tags.ROLE) != "session":
         raise UsageError(f"{source}: run {session_id} is no session; expected the id that canary session start printed")
     if found.info.status != "RUNNING":
         raise UsageError(
@@ -55,11 +56,11 @@ def child_for(client: MlflowClient, parent: Run, given: str | None) -> str | Non
     if given in (None, session_id):
         return None
     run = get_run(client, given)
-    if run.data.tags.get("canary.role") == "run":
+    if run.data.tags.get(tags.ROLE) == "run":
         return None
-    above, home = run.data.tags.get(PARENT_TAG, session_id), run.info.experiment_id
+    above, home = run.data.tags.get(tags.PARENT_RUN, session_id), run.info.experiment_id
     if above == session_id and home == parent.info.experiment_id:
-        log_tags(client, given, {PARENT_TAG: session_id})
+        log_tags(client, given, {tags.PARENT_RUN: session_id})
         return given
     where = f"nested in run {above}" if above != session_id else f"in experiment {home}"
     log.warning("canary: run %s is %s and stays there; session %s gets a run of its own", given, where, session_id)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from canary_mlflow import tags
 from canary_mlflow.errors import StoreError, one_line
 from canary_mlflow.tracking import joining
 from canary_mlflow.tracking.describing.metrics_json import jsonable
@@ -95,7 +96,7 @@ def open_target(options: CallbackOptions, training: Training) -> Target:
 def _resumed(client: MlflowClient, run_id: str, state: Any) -> dict[str, str]:
     """Where a checkpoint was taken up by a run that lacks what came before: its evaluation would tell of other code's
     steps. A run that goes on under its own id has them."""
-    begun = state.global_step and "canary.max_steps" in session.get_run(client, run_id).data.tags
+    begun = state.global_step and tags.MAX_STEPS in session.get_run(client, run_id).data.tags
     return {"resumed_at": str(state.global_step)} if state.global_step and not begun else {}
 
 
@@ -117,12 +118,12 @@ def find_run(client: MlflowClient, options: CallbackOptions, args: Any) -> tuple
         session.get_run(client, given)
         return given, False
     name = options.run_name or getattr(args, "run_name", None) or f"{algorithm_of(args)} seed {args.seed}"
-    tags = {"canary.role": "run", session.NAME_TAG: name, **lease()}
+    own = {tags.ROLE: "run", tags.RUN_NAME: name, **lease()}
     if parent is not None:
-        tags[session.PARENT_TAG] = parent.info.run_id
-        return session.start_run(client, parent.info.experiment_id, tags), True
+        own[tags.PARENT_RUN] = parent.info.run_id
+        return session.start_run(client, parent.info.experiment_id, own), True
     home = joining.usual_experiment(client, options.experiment, options.tracking_uri)
-    return session.start_run(client, home, tags), True
+    return session.start_run(client, home, own), True
 
 
 def describe(client: MlflowClient, target: Target, options: CallbackOptions, training: Training) -> None:
@@ -132,20 +133,20 @@ def describe(client: MlflowClient, target: Target, options: CallbackOptions, tra
 
     args = training.args
     text = json.dumps(jsonable(target.config), sort_keys=True)
-    tags = {
-        "canary.role": "run",
-        "canary.algo": target.algo,
-        "canary.seed": str(args.seed),
-        "canary.completed": "false",
-        "canary.max_steps": str(training.state.max_steps),  # optimizer steps; a workload may count iterations
-        "canary.config_hash": hashlib.sha256(text.encode()).hexdigest()[:16],
-        **{f"canary.workload.{key}": str(value) for key, value in target.workload.items()},
-        **{f"canary.hardware.{key}": value for key, value in training.hardware.items()},
-        **{f"canary.env.{key}": value for key, value in target.environment.items()},
+    found = {
+        tags.ROLE: "run",
+        tags.ALGO: target.algo,
+        tags.SEED: str(args.seed),
+        tags.COMPLETED: "false",
+        tags.MAX_STEPS: str(training.state.max_steps),  # optimizer steps; a workload may count iterations
+        tags.CONFIG_HASH: hashlib.sha256(text.encode()).hexdigest()[:16],
+        **{f"{tags.WORKLOAD}{key}": str(value) for key, value in target.workload.items()},
+        **{f"{tags.HARDWARE}{key}": value for key, value in training.hardware.items()},
+        **{f"{tags.ENV}{key}": value for key, value in target.environment.items()},
         **options.tags,
     }
     try:
-        session.log_tags(client, target.run_id, tags)
+        session.log_tags(client, target.run_id, found)
         if options.config:
             client.log_dict(target.run_id, jsonable(options.config), "config.yaml")
         if target.owned or options.run_id is None or not options.config:  # a launcher stores its configuration itself

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from canary_mlflow import tags
 from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.notify.delivery import notify
 from canary_mlflow.notify.events import of_warning
@@ -19,7 +20,7 @@ from canary_mlflow.tracking.ending import Target
 from canary_mlflow.tracking.observers import Ending, Observer
 from canary_mlflow.tracking.probes import BEAT
 from canary_mlflow.tracking.reading.histories import read_runs
-from canary_mlflow.tracking.reading.warned import FOUND, brief, sentence, worst_of
+from canary_mlflow.tracking.reading.warned import brief, sentence, worst_of
 from canary_mlflow.tracking.sinks import SinkSetting
 from gates.model.records import Run
 from gates.watch import Band, Level, OnCritical, Watch, WatchPolicy, WatchWarning, bands_of
@@ -65,7 +66,7 @@ class Watching(Observer):
 
     def begin(self, recorder: Recorder | None) -> None:
         self._recorder = recorder
-        self._tag({"canary.watch.policy": self.watch.policy.name, **self._tags()})
+        self._tag({tags.WATCH_POLICY: self.watch.policy.name, **self._tags()})
 
     def row_closed(self, step: int, row: Mapping[str, float]) -> None:
         if step > 0:  # 0: logged before training
@@ -114,26 +115,26 @@ class Watching(Observer):
                 if first(event.id):  # once, not for each seed
                     notify(event)
 
-    def _tag(self, tags: Mapping[str, str]) -> None:
+    def _tag(self, found: Mapping[str, str]) -> None:
         if self._recorder is not None:
-            self._recorder.tag(tags)
+            self._recorder.tag(found)
 
     def _tags(self) -> dict[str, str]:
         found = self.watch.warnings
         worst = "stopped" if self.stop_requested else _LEVELS[self.watch.verdict]
         return {
-            "canary.watch.level": worst,
-            "canary.watch.warnings": str(len(found)),
-            "canary.watch.first": brief(found[0]) if found else "",
-            "canary.watch.critical_held": self.watch.critical_held,
-            FOUND: json.dumps([warning.to_dict() for warning in worst_of(found)]),
+            tags.WATCH_LEVEL: worst,
+            tags.WATCH_WARNINGS: str(len(found)),
+            tags.WATCH_FIRST: brief(found[0]) if found else "",
+            tags.WATCH_CRITICAL_HELD: self.watch.critical_held,
+            tags.WATCH_FOUND: json.dumps([warning.to_dict() for warning in worst_of(found)]),
         }
 
     def _lead(self, last_step: int) -> dict[str, str]:
         """How early the first warning came, and what a stop has saved, in optimizer steps."""
         found = self.watch.warnings
-        lead = {"canary.watch.lead_steps": str(last_step - found[0].step)} if found else {}
-        saved = {"canary.watch.steps_saved": str(self._max_steps - last_step)} if self.stop_requested else {}
+        lead = {tags.WATCH_LEAD_STEPS: str(last_step - found[0].step)} if found else {}
+        saved = {tags.WATCH_STEPS_SAVED: str(self._max_steps - last_step)} if self.stop_requested else {}
         return lead | saved
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock
 
+from canary_mlflow import tags
 from canary_mlflow.errors import CanaryError, UsageError, one_line
 from canary_mlflow.interpreter import CHOSEN, on_path
 from canary_mlflow.module_runner import OWN
@@ -224,7 +225,7 @@ def _runs(place: Path) -> tuple[Run, ...]:
 
     client = MlflowClient(f"sqlite:///{place}/mlflow.db")
     experiments = [one.experiment_id for one in client.search_experiments()]
-    found = client.search_runs(experiments, filter_string="tags.`canary.role` = 'run'", order_by=["start_time ASC"])
+    found = client.search_runs(experiments, tags.where(tags.ROLE, "run"), order_by=["start_time ASC"])
     return read_runs(client, [run.info.run_id for run in found])
 
 

@@ -15,9 +15,10 @@ import pytest
 
 from canary_mlflow.edge import unwinding
 from canary_mlflow.registry.sessions import leftovers
+from canary_mlflow.tags import HEARTBEAT, LEASE
 from canary_mlflow.tracking.signals import STOPPING, Terminated, waiting
 from canary_mlflow.tracking.stores import holding, owner, scratch
-from canary_mlflow.tracking.stores.owner import HEARTBEAT_TAG, LEASE_TAG, Owner
+from canary_mlflow.tracking.stores.owner import Owner
 from canary_mlflow.tracking.stores.session import create_child_run, finish_session, open_session
 
 HERE = owner.this_process()
@@ -41,8 +42,8 @@ def status(recorded: Any, run_id: str) -> str:
 )
 def test_a_session_ends_with_its_process(recorded: Any, holder: Owner, silent: int, expected: str) -> None:
     client = recorded.client
-    lease = {LEASE_TAG: holder.to_text()}
-    beat = {HEARTBEAT_TAG: str(int(time.time()) - silent)}
+    lease = {LEASE: holder.to_text()}
+    beat = {HEARTBEAT: str(int(time.time()) - silent)}
     session = client.create_run(recorded.experiment, tags={"canary.role": "session", **lease, **beat}).info.run_id
     child = create_child_run(client, session, "seed 0", lease, {})
     leftovers.close_left_open(client)
@@ -57,7 +58,7 @@ def test_a_signal_ends_what_the_process_holds_open_and_what_mlflow_run_made_for_
     client, handlers = recorded.client, {each: signal.getsignal(each) for each in (signal.SIGINT, *STOPPING)}
     role = {"canary.role": "session"}
     own, others = (
-        client.create_run(recorded.experiment, tags={**role, LEASE_TAG: holder.to_text()}).info.run_id
+        client.create_run(recorded.experiment, tags={**role, LEASE: holder.to_text()}).info.run_id
         for holder in (HERE, ELSEWHERE)
     )
     project, kept = (client.create_run(recorded.experiment).info.run_id for _ in range(2))
@@ -83,7 +84,7 @@ def test_a_version_that_a_killed_session_left_without_a_seal_is_dropped(
     client = recorded.client
     session = recorded.session()
     client.update_run(session, "RUNNING")
-    for name, value in {LEASE_TAG: NOBODY.to_text()}.items():
+    for name, value in {LEASE: NOBODY.to_text()}.items():
         client.set_tag(session, name, value)
     if not sealed:  # as a process that is killed between the two leaves it
         monkeypatch.setattr("canary_mlflow.registry.sessions.new_version.seal_version", lambda *_, **__: None)
@@ -108,7 +109,7 @@ def test_without_a_lease_or_a_heartbeat_nobody_elsewhere_can_tell(recorded: Any)
     """`canary session start` ends at once and its session does not; a script's own run has no heartbeat."""
     client = recorded.client
     own = client.create_run(recorded.experiment, tags={"canary.role": "session"}).info.run_id
-    lease = {LEASE_TAG: ELSEWHERE.to_text()}
+    lease = {LEASE: ELSEWHERE.to_text()}
     alone = client.create_run(recorded.experiment, tags={"canary.role": "run", **lease}).info.run_id
     leftovers.close_left_open(client)
     assert [status(recorded, run_id) for run_id in (own, alone)] == ["RUNNING", "RUNNING"]
@@ -120,9 +121,9 @@ def test_a_session_that_is_held_beats(recorded: Any, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(holding, "EVERY", 0.05)
     session = open_session(recorded.client, "recorded", "held", {})
     with holding.held(recorded.client, session):
-        recorded.client.set_tag(session, HEARTBEAT_TAG, "0")
+        recorded.client.set_tag(session, HEARTBEAT, "0")
         deadline = time.monotonic() + 10
-        while (heard := recorded.client.get_run(session).data.tags[HEARTBEAT_TAG]) == "0":
+        while (heard := recorded.client.get_run(session).data.tags[HEARTBEAT]) == "0":
             assert time.monotonic() < deadline
             time.sleep(0.05)
     assert abs(int(heard) - time.time()) < 60

@@ -23,7 +23,7 @@ from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.judging.gatekeeper import gate
 from canary_mlflow.registry.judging.unregistered import gate_change
 from canary_mlflow.registry.pruning import pruning
-from canary_mlflow.tracking.reading.profile import PROFILE_OF_TAG
+from canary_mlflow.tags import PROFILE_OF
 
 OTHERS = ("samples.jsonl", "profile/trace.json.gz")
 STAYS = ("profile/profile.json", "metrics.json")
@@ -358,7 +358,7 @@ def test_sessions_that_were_judged_and_that_no_version_came_of_go_too(recorded: 
     assert "Nothing to remove." in prune(recorded, "--yes").output
 
 
-@pytest.mark.parametrize("claim", ["mlflow.parentRunId", PROFILE_OF_TAG])
+@pytest.mark.parametrize("claim", ["mlflow.parentRunId", PROFILE_OF])
 def test_a_run_of_the_champion_that_somebody_puts_into_another_session_is_not_pruned_with_it(
     recorded: Any, claim: str
 ) -> None:

@@ -21,7 +21,7 @@ from canary_mlflow.ledger import table
 from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.policies import content_of
 from canary_mlflow.registry.guard.binding import is_same_run, run_digests
-from canary_mlflow.registry.guard.origin import SOURCE_TAG, comes_from
+from canary_mlflow.registry.guard.origin import comes_from
 from canary_mlflow.registry.guard.seal import require_seal, seal_version
 from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.judging import assessment
@@ -29,11 +29,10 @@ from canary_mlflow.registry.judging.sides import read_sides
 from canary_mlflow.registry.sessions import rows as session_rows
 from canary_mlflow.registry.sessions.new_version import register_version
 from canary_mlflow.registry.sessions.orders import order
-from canary_mlflow.registry.sessions.rows import SEEDS_TAG, Word, append, begin, record_runs
-from canary_mlflow.registry.versions import SESSION_TAG
+from canary_mlflow.registry.sessions.rows import Word, append, begin, record_runs
+from canary_mlflow.tags import MODEL_SOURCE, PARENT_RUN, SEEDS, SESSION_ID
 from canary_mlflow.tracking.reading.histories import read_runs
 from canary_mlflow.tracking.reading.rows import read_runs_from
-from canary_mlflow.tracking.stores.session import PARENT_TAG
 
 pytestmark = pytest.mark.usefixtures("unpublished")
 
@@ -201,7 +200,7 @@ def test_a_run_that_was_ordered_is_missed(guarded: Any, tmp_path: Path) -> None:
     version, _ = with_ordered(guarded)
     session = session_of(guarded, version)
     last = guarded.fresh(session, 3)
-    guarded.client.set_tag(last, PARENT_TAG, other_session(guarded))
+    guarded.client.set_tag(last, PARENT_RUN, other_session(guarded))
     done = run(guarded, "gate", guarded.model, version, "--policy", asking_for_fresh(tmp_path))
     assert (done.exit_code, f"run {last}: it moved into or out of session {session}" in done.stderr) == (2, True)
 
@@ -243,8 +242,8 @@ def test_rows_from_before_a_digest_had_all_its_parts_hold() -> None:
 
 
 def hide(it: Any, run_id: str) -> str:
-    home = str(it.client.get_run(run_id).data.tags[PARENT_TAG])
-    it.client.set_tag(run_id, PARENT_TAG, other_session(it))
+    home = str(it.client.get_run(run_id).data.tags[PARENT_RUN])
+    it.client.set_tag(run_id, PARENT_RUN, other_session(it))
     return home
 
 
@@ -259,7 +258,7 @@ def test_a_run_that_is_hidden_while_its_side_is_read_is_missed(
     def read(*words: Any) -> Any:
         home = hide(guarded, hidden)
         found = read_sides(*words)
-        guarded.client.set_tag(hidden, PARENT_TAG, home)
+        guarded.client.set_tag(hidden, PARENT_RUN, home)
         return found
 
     monkeypatch.setattr(assessment, "read_sides", read)
@@ -410,7 +409,7 @@ def test_an_act_by_hand_says_which_evidence_is_gone(guarded: Any) -> None:
 
 def begun(it: Any, seeds: str = "0 1 2", torch: str = "2.13.0", **how: Any) -> str:
     """A session as `canary run` begins it, which has its runs and no end yet."""
-    session = str(it.session(tags={SEEDS_TAG: seeds, "canary.env.torch": torch}, **how))
+    session = str(it.session(tags={SEEDS: seeds, "canary.env.torch": torch}, **how))
     begin(it.client, session, it.model)
     return session
 
@@ -579,7 +578,7 @@ def test_runs_added_to_a_champions_session_are_not_what_the_next_is_compared_wit
     assert f"session {session}: version {first} of {guarded.model!r} became champion by it in row " in said.stderr
     assert f"found run {slow}, which no row names" in said.stderr
     assert "no row of the ledger names it" in refusal(guarded, guarded.version(slower=1.2))
-    guarded.client.delete_tag(slow, PARENT_TAG)
+    guarded.client.delete_tag(slow, PARENT_RUN)
     assert gated(guarded, guarded.version(slower=1.5))["decision"] == "BLOCK"
 
 
@@ -594,7 +593,7 @@ def files_in(it: Any, run_id: str) -> str:
 
 def named_by_tag(it: Any, run_id: str) -> str:
     place = files_in(it, it.children(it.session(slower=2.0, runs=1))[0])
-    it.client.set_tag(run_id, SOURCE_TAG, place)
+    it.client.set_tag(run_id, MODEL_SOURCE, place)
     return place
 
 
@@ -603,7 +602,7 @@ LATE = {"its folder": files_in, "a place that its tag names": named_by_tag}
 
 def version_of(it: Any, session: str, run_id: str, place: str, *, tagged: bool = True) -> str:
     """A version that somebody registers himself, with the session as its evidence."""
-    tags = {SESSION_TAG: session} if tagged else {}
+    tags = {SESSION_ID: session} if tagged else {}
     version = str(it.client.create_model_version(it.model, place, run_id=run_id, tags=tags).version)
     seal_version(it.client, it.model, version)
     return version
@@ -637,7 +636,7 @@ def test_weights_swapped_in_the_place_that_a_run_vouched_for_are_not_sealed(
     for file in (folder / "model.safetensors", folder / "checkpoint-10" / "model.safetensors"):
         file.write_bytes(safetensors())
     run_id, place = guarded.children(session)[0], folder / below
-    guarded.client.set_tag(run_id, SOURCE_TAG, str(folder))
+    guarded.client.set_tag(run_id, MODEL_SOURCE, str(folder))
     record_runs(guarded.client, session, guarded.model)
     (place / "model.safetensors").write_bytes(OTHERS)
     with pytest.raises(UsageError, match=f"session {session} ended with .* at {folder}; expected those"):
@@ -649,7 +648,7 @@ def test_weights_swapped_in_the_place_that_a_run_vouched_for_are_not_sealed(
 def test_a_place_that_could_not_be_read_at_the_end_holds_nothing_to_seal(guarded: Any, tmp_path: Path) -> None:
     session, folder = guarded.session(), tmp_path / "later"
     run_id = guarded.children(session)[0]
-    guarded.client.set_tag(run_id, SOURCE_TAG, str(folder))
+    guarded.client.set_tag(run_id, MODEL_SOURCE, str(folder))
     record_runs(guarded.client, session, guarded.model)
     folder.mkdir()
     (folder / "model.safetensors").write_bytes(OTHERS)

@@ -15,7 +15,8 @@ from canary_mlflow.launching import projects
 from canary_mlflow.launching.plan import Plan
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.judging.gatekeeper import gate
-from canary_mlflow.registry.judging.looks import LOOKS_TAG, Taken, evidence_of, note_look
+from canary_mlflow.registry.judging.looks import Taken, evidence_of, note_look
+from canary_mlflow.tags import LOOKS
 from canary_mlflow.tracking.reading.histories import read_version
 from canary_mlflow.tracking.signals import Terminated
 from gates.model.policy import Policy, WithoutSource
@@ -287,8 +288,8 @@ def test_a_look_stays_spent_whatever_becomes_of_the_sessions_tag(guarded: Any, l
     now = evidence_of(run.run_id for run in (*candidate.runs, *champion.runs))
     session = session_of(guarded, going)
     if forged:
-        guarded.client.set_tag(session, LOOKS_TAG, forged.format(now=now))
+        guarded.client.set_tag(session, LOOKS, forged.format(now=now))
     else:
-        guarded.client.delete_tag(session, LOOKS_TAG)
+        guarded.client.delete_tag(session, LOOKS)
     second = gate(guarded.client, guarded.model, going.version, late, by_plan=True)
     assert (second.verdict.look, second.verdict.policy["alpha_block"]) == (2, pytest.approx(0.01 * 0.999))

@@ -18,8 +18,7 @@ import pytest
 from ray_cluster import Nodes, nodes
 from workplace import ROOT, Workplace
 
-from canary_mlflow.launching.on_node import NODE_TAG, UNIT_TAG
-from canary_mlflow.tracking.stores.session import PARENT_TAG
+from canary_mlflow.tags import CLUSTER_NODE, CLUSTER_UNIT, PARENT_RUN
 
 pytestmark = [
     pytest.mark.full,  # a cluster, and sessions on it; test_cluster.py guards the parts every day
@@ -100,7 +99,7 @@ def test_the_same_numbers_and_the_same_verdict_as_on_this_machine(cluster: Nodes
         ended = [workplace.train(*WORDS, *launcher) for _ in range(2)]
         verdicts.append([(one.returncode, one.stdout.split()[0]) for one in ended])
         series.append(losses(workplace))
-        ran = [run.data.tags.get(NODE_TAG) for run in children(workplace)]
+        ran = [run.data.tags.get(CLUSTER_NODE) for run in children(workplace)]
         assert set(ran) == (set(cluster.nodes) if launcher else {None})
     assert verdicts[0] == verdicts[1]
     assert series[0] == series[1]
@@ -110,7 +109,7 @@ def test_the_same_numbers_and_the_same_verdict_as_on_this_machine(cluster: Nodes
 def test_a_pair_of_a_lost_node_is_made_again_whole(cluster: Nodes, workplace: Workplace) -> None:
     process = workplace.start("-m", "training", *WORDS, "train.max_steps=60", *on_ray(cluster))
     (hit, *_) = until(lambda: training(workplace))
-    node = hit.data.tags[NODE_TAG]
+    node = hit.data.tags[CLUSTER_NODE]
     cluster.kill(node)
     try:
         out, err = process.communicate(timeout=600)
@@ -122,8 +121,8 @@ def test_a_pair_of_a_lost_node_is_made_again_whole(cluster: Nodes, workplace: Wo
     again = [run for run in runs if run.data.tags["canary.seed"] == hit.data.tags["canary.seed"]]
     assert [run.info.status for run in again] == ["FAILED", "FINISHED"]
     assert again[0].data.tags["canary.failure"] == "interrupted"
-    assert len({run.data.tags[UNIT_TAG] for run in again}) == 2
-    assert again[1].data.tags[NODE_TAG] != node
+    assert len({run.data.tags[CLUSTER_UNIT] for run in again}) == 2
+    assert again[1].data.tags[CLUSTER_NODE] != node
     assert "2 candidate runs" in out
 
 
@@ -153,7 +152,7 @@ def side_of(workplace: Workplace, run: Any) -> str:
     """Its session is called `baseline: REVISION` or `candidate: REVISION`."""
     from mlflow import MlflowClient
 
-    session = MlflowClient(workplace.uri).get_run(run.data.tags[PARENT_TAG])
+    session = MlflowClient(workplace.uri).get_run(run.data.tags[PARENT_RUN])
     return str(session.info.run_name).partition(":")[0]
 
 
@@ -169,7 +168,7 @@ def test_revisions_are_compared_in_pairs_that_stay_on_one_node(cluster: Nodes, w
     assert "PASS" in ended.stdout
     runs = children(there)
     nodes_of = {
-        seed: {run.data.tags[NODE_TAG] for run in runs if run.data.tags["canary.seed"] == seed}
+        seed: {run.data.tags[CLUSTER_NODE] for run in runs if run.data.tags["canary.seed"] == seed}
         for seed in {run.data.tags["canary.seed"] for run in runs}
     }
     assert all(len(found) == 1 for found in nodes_of.values())
@@ -191,11 +190,11 @@ def test_added_runs_of_a_version_come_in_pairs_on_one_node(cluster: Nodes, workp
     ended = there.canary("gate", "m", "2", "--top-up", "--launcher", "ray", "--policy", str(policy), **own)
     assert ended.returncode in (0, 3), ended.stderr
     assert ended.stdout.startswith(("PASS", "INCONCLUSIVE")), ended.stdout
-    added = [run for run in children(there) if NODE_TAG in run.data.tags]
+    added = [run for run in children(there) if CLUSTER_NODE in run.data.tags]
     pairs = [[run for run in added if run.data.tags["canary.seed"] == seed] for seed in ("0", "1")]
     for pair in pairs:
         assert {run.data.tags["canary.role"] for run in pair} == {"run", "baseline"}
-        assert len({run.data.tags[NODE_TAG] for run in pair}) == 1
+        assert len({run.data.tags[CLUSTER_NODE] for run in pair}) == 1
 
 
 def test_a_sweep_runs_its_jobs_side_by_side(cluster: Nodes, workplace: Workplace) -> None:
@@ -203,13 +202,13 @@ def test_a_sweep_runs_its_jobs_side_by_side(cluster: Nodes, workplace: Workplace
         "--multirun", "algo=sft", "seed=0,1", f"train.max_steps={STEPS}", "model_name=m", *on_ray(cluster)
     )
     assert "2 of 2 runs finished" in ended.stderr, ended.stderr
-    assert {run.data.tags[NODE_TAG] for run in children(workplace)} == set(cluster.nodes)
+    assert {run.data.tags[CLUSTER_NODE] for run in children(workplace)} == set(cluster.nodes)
 
 
 def test_the_class_of_host_is_kept(cluster: Nodes, workplace: Workplace) -> None:
     ended = workplace.train(*WORDS, "hardware.host_class=first", *on_ray(cluster))
     assert ended.returncode == 0, ended.stderr
-    assert len({run.data.tags[NODE_TAG] for run in children(workplace)}) == 1
+    assert len({run.data.tags[CLUSTER_NODE] for run in children(workplace)}) == 1
     nobody = workplace.train(*WORDS, "hardware.host_class=nobody", "launcher.wait_minutes=0", *on_ray(cluster))
     assert nobody.returncode == 4
     assert "no node had CPU 2, nobody 1 for 0 minutes" in nobody.stderr

@@ -24,11 +24,10 @@ import canary_mlflow
 from canary_mlflow import CanaryCallback
 from canary_mlflow.cli import canary
 from canary_mlflow.errors import UsageError
-from canary_mlflow.registry.guard.origin import SOURCE_TAG
 from canary_mlflow.registry.guard.seal import seal_version
 from canary_mlflow.registry.guard.trained import compare
 from canary_mlflow.registry.sessions import registering, weights_check
-from canary_mlflow.registry.versions import SESSION_TAG
+from canary_mlflow.tags import MODEL_SOURCE, SESSION_ID
 from canary_mlflow.tracking.delivery import uploading
 from canary_mlflow.tracking.describing.metrics_json import jsonable
 from canary_mlflow.tracking.describing.trained import places
@@ -389,9 +388,9 @@ def test_a_runs_own_folder_is_what_the_run_ended_with(kind: str, lora: Any, here
         trainer.train()
         folder = saved(trainer, tmp_path / "good") if kind == "good" else shutil.copytree(place / kind, tmp_path / kind)
         (run,) = child_runs(client, opened.session_id)
-        client.set_tag(run.info.run_id, SOURCE_TAG, str(folder))
+        client.set_tag(run.info.run_id, MODEL_SOURCE, str(folder))
     client.create_registered_model(name)
-    tags = {SESSION_TAG: opened.session_id}
+    tags = {SESSION_ID: opened.session_id}
     made = client.create_model_version(name, str(folder), run_id=run.info.run_id, tags=tags)
     if kind == "good":
         seal_version(client, name, str(made.version))

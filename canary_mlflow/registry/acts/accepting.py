@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from canary_mlflow import tags
 from canary_mlflow.errors import Refused, UsageError
 from canary_mlflow.ledger.rows import Kind, Row, holds
 from canary_mlflow.registry.actors import current_actor, given, refuse_stranger
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
     from canary_mlflow.ledger.keys import PublicKeys
     from canary_mlflow.registry.guard.store import GuardedStore
-
-TAG = "canary.facts_accepted"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +122,7 @@ def _order(act: Acceptance, binding: Any) -> Any:
     """The row to record: it concerns no alias and moves none. The gate reads only its facts."""
     from canary_mlflow.registry.guard.promotion import Order
 
+    accepted = tags.FACTS_ACCEPTED
     return Order(
         kind=Kind.FACTS,
         model=act.model,
@@ -135,5 +135,5 @@ def _order(act: Acceptance, binding: Any) -> Any:
         moves=False,
         alias="",
         facts={"accepted": [asdict(one) for one in act.facts], "champion": act.champion},
-        tags={TAG: act.reason, f"{TAG}_by": act.who, f"{TAG}_at": act.when},
+        tags={accepted: act.reason, f"{accepted}_by": act.who, f"{accepted}_at": act.when},
     )

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.reports import markdown
+from canary_mlflow.tags import BASELINE_VERSION, OURS, VERDICT, VERDICT_REASON
 
 DONE = {
     Kind.BLESS: "blessed",
@@ -60,18 +61,15 @@ def act_from(plain: Mapping[str, Any]) -> Act:
 
 def tags(act: Act) -> Mapping[str, str]:
     """The version's tags for the act. An override has separate tags, which no later verdict replaces."""
-    found = {
-        "canary.verdict": act.word,
-        "canary.verdict_reason": act.reason,
-        "canary.baseline_version": act.champion_before or "none",
-        f"canary.{act.kind}_reason": act.reason,
-    }
     done = DONE[act.kind]
     return {
-        **found,
-        f"canary.{done}_by": act.who,
-        f"canary.{done}_at": act.when,
-        f"canary.{done}_over": act.verdict_before,
+        VERDICT: act.word,
+        VERDICT_REASON: act.reason,
+        BASELINE_VERSION: act.champion_before or "none",
+        f"{OURS}{act.kind}_reason": act.reason,
+        f"{OURS}{done}_by": act.who,
+        f"{OURS}{done}_at": act.when,
+        f"{OURS}{done}_over": act.verdict_before,
     }
 
 

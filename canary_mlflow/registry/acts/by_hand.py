@@ -26,6 +26,7 @@ from canary_mlflow.registry.sessions.evidence import Read, refuse_changed_eviden
 from canary_mlflow.registry.sessions.orders import version_with
 from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version
 from canary_mlflow.reports import markdown
+from canary_mlflow.tags import OURS, VERDICT, VERDICT_REASON
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -148,21 +149,21 @@ def described(kind: Kind, found: ModelVersion, reason: str, alias: str, holder: 
 def verdict_of(found: ModelVersion) -> str:
     """The gate's last verdict on the version, or `none`: an act by hand hides a BLOCK but does not remove it."""
     said: dict[str, str] = dict(found.tags or {})
-    word = said.get("canary.verdict", "none")
+    word = said.get(VERDICT, "none")
     for _ in WORDS:  # an act may follow another act
         kind = next((kind for kind, act in WORDS.items() if act == word), None)
         if kind is None:
             break
-        word = said.get(f"canary.{DONE[kind]}_over", "none")
+        word = said.get(f"{OURS}{DONE[kind]}_over", "none")
     return word
 
 
 def reason_of_block(found: ModelVersion) -> str:
     """Why the gate blocked the version; an act by hand has since put its own reason into that tag."""
     said: dict[str, str] = dict(found.tags or {})
-    if said.get("canary.verdict") != "BLOCK":
-        return f"its {said.get('canary.verdict')} changed nothing about that; canary audit log {found.name} says why"
-    return said.get("canary.verdict_reason", "no reason recorded").rstrip(".")
+    if said.get(VERDICT) != "BLOCK":
+        return f"its {said.get(VERDICT)} changed nothing about that; canary audit log {found.name} says why"
+    return said.get(VERDICT_REASON, "no reason recorded").rstrip(".")
 
 
 def holder_of(client: MlflowClient, model: str, alias: str) -> str | None:

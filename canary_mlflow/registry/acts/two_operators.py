@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from canary_mlflow import tags
 from canary_mlflow.errors import Refused, UsageError
 from canary_mlflow.ledger.rows import Kind, Row, holds
 from canary_mlflow.registry.acts.act import Act
@@ -115,7 +116,7 @@ def ask(guard: GuardedStore, act: Act, found: ModelVersion, binding: Binding, no
         kind=Kind.REQUEST,
         model=act.model,
         version=act.version,
-        word=str((found.tags or {}).get("canary.verdict", "BLOCK")),  # what the version shows stays as it is
+        word=str((found.tags or {}).get(tags.VERDICT, "BLOCK")),  # what the version shows stays as it is
         binding=binding,
         actor=act.who,
         reason=act.reason,

@@ -23,6 +23,7 @@ from mlflow.store.model_registry.dbmodels.models import (
 )
 from sqlalchemy.orm import Session
 
+from canary_mlflow import tags
 from canary_mlflow.errors import Refused
 from canary_mlflow.ledger import install, table
 from canary_mlflow.ledger.clock import stamp
@@ -36,7 +37,6 @@ from canary_mlflow.registry.guard.promotion import Order, Standing, carry_out, s
 from canary_mlflow.tracking.reading.numbers import count
 from canary_mlflow.tracking.reading.rows import read_runs_from
 
-RESERVED = "canary."
 UNSEEN = ("Mn", "Me", "Cf", "Cc")  # Unicode's categories of accents, of format characters such as ZERO WIDTH SPACE …
 log = logging.getLogger(__name__)
 
@@ -293,6 +293,6 @@ def is_number(spelled: object, number: int) -> bool:
 def is_reserved(key: object) -> bool:
     """Whether only the ledger may write this tag. A sign outside ASCII among ours counts as any: there are too many
     look-alikes for a table."""
-    start = plain_alias(str(key))[: len(RESERVED)]
-    same = sum(ours == theirs for ours, theirs in zip(RESERVED, start, strict=False))
-    return same > 1 and same + sum(not sign.isascii() for sign in start) == len(RESERVED)
+    start = plain_alias(str(key))[: len(tags.OURS)]
+    same = sum(ours == theirs for ours, theirs in zip(tags.OURS, start, strict=False))
+    return same > 1 and same + sum(not sign.isascii() for sign in start) == len(tags.OURS)

@@ -6,6 +6,7 @@ import posixpath
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from canary_mlflow import tags
 from canary_mlflow.errors import UsageError
 from canary_mlflow.registry.judging import records
 
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
     from gates.model.records import Version
-
-SOURCE_TAG = "canary.model_source"  # of a run: where the files that it made are, if it logged none
 
 
 def refuse_foreign_evidence(client: MlflowClient, found: ModelVersion, candidate: Version) -> None:
@@ -36,7 +35,7 @@ def refuse_foreign_evidence(client: MlflowClient, found: ModelVersion, candidate
         raise UsageError(
             f"version {found.version} of {found.name!r}: its source {found.source} is not among the artifacts of its "
             f"run {found.run_id}; expected files that the run logged; log them to it, or give the run the tag "
-            f"{SOURCE_TAG} with their place"
+            f"{tags.MODEL_SOURCE} with their place"
         )
 
 
@@ -60,7 +59,7 @@ def comes_from(client: MlflowClient, source: str, run_id: str) -> bool:
     if scheme == "runs":
         return path.partition("/")[0] == run_id
     run = client.get_run(run_id)
-    return is_within(source, str(run.info.artifact_uri)) or is_within(source, run.data.tags.get(SOURCE_TAG, ""))
+    return is_within(source, str(run.info.artifact_uri)) or is_within(source, run.data.tags.get(tags.MODEL_SOURCE, ""))
 
 
 def is_within(place: str, root: str) -> bool:

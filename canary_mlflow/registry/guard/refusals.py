@@ -9,6 +9,8 @@ import re
 import shlex
 from typing import Any
 
+from canary_mlflow import tags
+
 SAID = re.compile(r"canary guard: ([^\n]*)")
 
 
@@ -179,6 +181,6 @@ def reserved_tag(model: str, version: object, key: str) -> Any:
     """Tags that repeat what the ledger says."""
     place = f"tag {key!r} of {model!r}" + ("" if version is None else f", version {version}")
     return forbidden(
-        f"{place}: tags that begin with canary. are written with the verdict they show, alias champion follows it; "
+        f"{place}: tags that begin with {tags.OURS} are written with the verdict they show, alias champion follows it; "
         f"run {gate_command(model, 'VERSION' if version in (None, 'new') else version)}"
     )

@@ -22,7 +22,8 @@ from canary_mlflow.registry.guard_client import guard_of, record, software
 from canary_mlflow.registry.judging.records import session_of
 from canary_mlflow.registry.policies.in_force import tier_of_run
 from canary_mlflow.registry.remote import ask, is_guarded_server
-from canary_mlflow.registry.versions import WEIGHTS_TAG, Weights, find_version, is_evidence_only
+from canary_mlflow.registry.versions import Weights, find_version, is_evidence_only
+from canary_mlflow.tags import SEAL, WEIGHTS, WEIGHTS_CHECKED
 from canary_mlflow.tracking.stores.session import child_runs
 
 if TYPE_CHECKING:
@@ -31,9 +32,7 @@ if TYPE_CHECKING:
 
     from canary_mlflow.registry.guard.store import GuardedStore
 
-SEAL_TAG = "canary.seal"  # the digest of all files; without a ledger, the only part of a seal
 EVIDENCE_ONLY = "evidence only: no weights to load"
-CHECKED_TAG = "canary.weights_checked"  # what a version says of `checked_by`; without a ledger, all that does
 UNCHECKED = "not checked: "
 NO_CHECK = "it was registered before folders were compared with what their session trained"
 TRAINED = "expected the weights that a run of the session ended with"
@@ -101,9 +100,9 @@ def seal_version(
         )
     if guard is not None:
         refuse_other_weights(guard, found, files)
-    tags = {WEIGHTS_TAG: str(weights), SEAL_TAG: files.artifact}
+    tags = {WEIGHTS: str(weights), SEAL: files.artifact}
     if weights is Weights.FILES and is_given(client, found):
-        tags[CHECKED_TAG] = checked_by(files.trained, evaluation)
+        tags[WEIGHTS_CHECKED] = checked_by(files.trained, evaluation)
     if guard is None:
         for key, value in tags.items():
             client.set_model_version_tag(model, found.version, key, value)
@@ -143,7 +142,7 @@ def unchecked(client: MlflowClient, guard: GuardedStore | None, found: ModelVers
     """Why nobody knows that the folder given for a version is what its session trained; '' if somebody does."""
     if is_evidence_only(found) or not is_given(client, found):
         return ""
-    tag: str = (found.tags or {}).get(CHECKED_TAG, "")
+    tag: str = (found.tags or {}).get(WEIGHTS_CHECKED, "")
     said = tag if guard is None else str((sealed_facts(guard, found) or {}).get("checked", ""))
     return "" if said and not said.startswith(UNCHECKED) else said.removeprefix(UNCHECKED) or NO_CHECK
 
@@ -248,7 +247,7 @@ def order_of(
             "fault": files.fault,
             "code": dict(files.code),
             "evaluation": None if evaluation is None else dict(evaluation),
-            "checked": tags.get(CHECKED_TAG, ""),
+            "checked": tags.get(WEIGHTS_CHECKED, ""),
             "session": session_of(found),
             "run": found.run_id,
             "tier": tier,
@@ -297,9 +296,9 @@ def sealed_facts(guard: GuardedStore | None, found: ModelVersion) -> Mapping[str
             )
         return row.facts
     tags: Mapping[str, str] = found.tags or {}
-    if SEAL_TAG not in tags:
+    if SEAL not in tags:
         return None
-    return {"artifact": tags[SEAL_TAG], "weights": tags.get(WEIGHTS_TAG, Weights.FILES)}
+    return {"artifact": tags[SEAL], "weights": tags.get(WEIGHTS, Weights.FILES)}
 
 
 def seal_of(rows: Iterable[Row], found: ModelVersion) -> Row | None:

@@ -17,9 +17,7 @@ from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.guard import refusals
 from canary_mlflow.registry.guard.guard import Guard, is_reserved, plain_alias
 from canary_mlflow.registry.guard.promotion import promote, standing
-
-AT_BIRTH = ("canary.session_id",)
-"""Tags that say where the evidence is; they may be given when a version is created, and never later."""
+from canary_mlflow.tags import SESSION_ID
 
 NO_STAGE = "None"
 
@@ -86,7 +84,8 @@ class GuardedMethods(Guard):
                 # A copy brings along its original's tags, but the verdict belongs to the original only.
                 tags = [tag for tag in tags if not is_reserved(tag.key)]
             else:
-                self.refuse_reserved(name, "new", (tag.key for tag in tags if tag.key not in AT_BIRTH))
+                # The tag that says where the evidence is may be given now, and never later.
+                self.refuse_reserved(name, "new", (tag.key for tag in tags if tag.key != SESSION_ID))
         return super().create_model_version(
             name, source, run_id, tags, run_link, description, local_model_path, model_id
         )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from canary_mlflow import tags
 from canary_mlflow.errors import UsageError
 from canary_mlflow.reports.decision import HeldBy, Hold
-from canary_mlflow.tracking.reading.histories import NOT_PROMOTABLE_TAG
 from gates.metric_checks import too_short
 from gates.model.policy import Bootstrap, Policy
 from gates.model.records import Run, Version
@@ -57,13 +57,13 @@ def holds_of(
 def only_looked_at(found: ModelVersion, holds: Iterable[Hold]) -> bool:
     """Whether judging the version only reads: it is older than the champion, has a verdict, and nobody asked for
     more."""
-    return "canary.verdict" in (found.tags or {}) and any(hold.by is HeldBy.OLDER for hold in holds)
+    return tags.VERDICT in (found.tags or {}) and any(hold.by is HeldBy.OLDER for hold in holds)
 
 
 def load_of(found: ModelVersion, made: Iterable[Run]) -> str:
     """Why its runs are no standard for others, such as a fault; '' if they are. Once a verdict has marked the version,
     the mark counts whatever has become of its runs: anybody can remove them or their tags."""
-    marked = str((found.tags or {}).get(NOT_PROMOTABLE_TAG, "")).removeprefix(MADE_WITH)
+    marked = str((found.tags or {}).get(tags.NOT_PROMOTABLE, "")).removeprefix(MADE_WITH)
     return next((run.not_promotable for run in made if run.not_promotable), marked)
 
 

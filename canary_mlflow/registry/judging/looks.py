@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from canary_mlflow import tags
 from canary_mlflow.tracking.stores.session import active_run, get_run
 
 if TYPE_CHECKING:
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
 
 FACT = "look"
 """Key in a verdict's row: which look it was, in the tag's format."""
-LOOKS_TAG = "canary.looks"
-"""By champion, in order: the number of the version's runs at each look, and a digest of the evidence:
-`4: 1.9f86d081 3.60303ae2; 5: 3.fd61a03a`."""
 
 
 _LOOK = re.compile(r"(\d+)(?:\.([0-9a-f]+))?", re.ASCII)
@@ -102,12 +100,12 @@ def note_look(client: MlflowClient, session: str, champion: str | None, look: Ta
     beside = looks.get(str(champion), ())
     if not any(before.at(look) for before in beside):
         looks[str(champion)] = (*beside, look)
-        client.set_tag(session, LOOKS_TAG, "; ".join(f"{who}: {' '.join(map(str, of))}" for who, of in looks.items()))
+        client.set_tag(session, tags.LOOKS, "; ".join(f"{who}: {' '.join(map(str, of))}" for who, of in looks.items()))
 
 
 def _by_champion(session: Run) -> dict[str, tuple[Taken, ...]]:
     found = {}
-    for part in session.data.tags.get(LOOKS_TAG, "").split(";"):
+    for part in session.data.tags.get(tags.LOOKS, "").split(";"):
         champion, _, looks = part.partition(":")
         words = [match for look in looks.split() if (match := _LOOK.fullmatch(look))]
         found[champion.strip()] = tuple(Taken(runs=int(word[1]), evidence=word[2] or "") for word in words)

@@ -6,11 +6,11 @@ import math
 import time
 from typing import TYPE_CHECKING
 
+from canary_mlflow import tags
 from canary_mlflow.registry.actors import REASON_LIMIT
-from canary_mlflow.registry.versions import SESSION_TAG
 from canary_mlflow.reports import json, markdown
 from canary_mlflow.reports.decision import Decision, HeldBy
-from canary_mlflow.tracking.reading.histories import NOT_PROMOTABLE_TAG, read_runs
+from canary_mlflow.tracking.reading.histories import read_runs
 from canary_mlflow.tracking.stores.session import log_tags
 from gates.model.summaries import SUMMARIES
 from gates.parser import parse_policy
@@ -24,24 +24,23 @@ DESCRIPTION_LIMIT = 5000  # characters; the database column of a version's descr
 NOTE_LIMIT = 5000  # a run's tag may have 8000; the same text is used in both places
 SEPARATOR = " · "
 SUMMARY = "session/"
-NOTE_TAG = "mlflow.note.content"  # what the UI shows as a run's description
 
 
 def session_of(version: ModelVersion) -> str | None:
     """The parent run whose children are the evidence; for a version registered by other means, its source run."""
-    tags: dict[str, str] = version.tags or {}
-    return tags.get(SESSION_TAG) or version.run_id or None
+    said: dict[str, str] = version.tags or {}
+    return said.get(tags.SESSION_ID) or version.run_id or None
 
 
 def verdict_tags(decision: Decision) -> dict[str, str]:
     """The verdict as short tags, by which versions can be filtered and sorted."""
     verdict, load = decision.verdict, decision.hold(HeldBy.LOAD)
     return {
-        **({NOT_PROMOTABLE_TAG: load.reason} if load else {}),
-        "canary.verdict": decision.word,
-        "canary.verdict_reason": verdict.reason[:REASON_LIMIT],
-        "canary.baseline_version": decision.champion_before or "none",
-        "canary.policy": str(verdict.policy.get("name", "")),
+        **({tags.NOT_PROMOTABLE: load.reason} if load else {}),
+        tags.VERDICT: decision.word,
+        tags.VERDICT_REASON: verdict.reason[:REASON_LIMIT],
+        tags.BASELINE_VERSION: decision.champion_before or "none",
+        tags.POLICY: str(verdict.policy.get("name", "")),
     }
 
 
@@ -65,17 +64,17 @@ def publish_texts(client: MlflowClient, decision: Decision) -> None:
 def tag_session(client: MlflowClient, decision: Decision, report: str) -> None:
     """Write note, tags, name and metrics of the parent run."""
     assert decision.session_id is not None
-    tags = {
-        NOTE_TAG: markdown.fit(report, NOTE_LIMIT, "report.md, among this run's artifacts"),
-        "canary.model_name": decision.model,
-        "canary.verdict": decision.word,
-        "canary.verdict_reason": decision.verdict.reason[:REASON_LIMIT],
+    found = {
+        tags.DESCRIPTION: markdown.fit(report, NOTE_LIMIT, "report.md, among this run's artifacts"),
+        tags.MODEL_NAME: decision.model,
+        tags.VERDICT: decision.word,
+        tags.VERDICT_REASON: decision.verdict.reason[:REASON_LIMIT],
     }
     if decision.version is not None:
-        tags["canary.version"] = decision.version
-    log_tags(client, decision.session_id, tags)
+        found[tags.VERSION] = decision.version
+    log_tags(client, decision.session_id, found)
     run = client.get_run(decision.session_id)
-    if run.data.tags.get("canary.role") == "session":  # a version's source run is evidence, and its name its owner's
+    if run.data.tags.get(tags.ROLE) == "session":  # a version's source run is evidence, and its name its owner's
         client.update_run(decision.session_id, name=named(run.info.run_name, decision))
         summarise(client, decision)
 

@@ -9,13 +9,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchRun, UsageError
 from canary_mlflow.ledger.canonical import digest
 from canary_mlflow.ledger.keys import PublicKeys
 from canary_mlflow.ledger.policy_rows import in_force_row
 from canary_mlflow.ledger.rows import Kind, Row, faults
 from canary_mlflow.policies import content_of, policy_from, policy_names, shipped_tiers
-from canary_mlflow.registry.versions import find_model, quoted
+from canary_mlflow.registry.versions import find_model
 from canary_mlflow.tracking.stores.session import get_run
 from gates import Policy
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from canary_mlflow.registry.guard.guard import Guard
 
-TIER_TAG = "canary.tier"
 AT_ONCE = 100  # rows read while looking for one
 
 
@@ -120,7 +120,7 @@ def tier_of_model(client: MlflowClient, guard: Guard | None, model: str) -> tupl
             refuse_broken(row, f"the tier of {model!r}", guard.keys())
             return tier, f"row {row.seq} of the ledger, the first about it,"
     find_model(client, model)
-    versions = client.search_model_versions(f"name={quoted(model)}")
+    versions = client.search_model_versions(f"name={tags.quoted(model)}")
     first = min(versions, key=lambda version: int(version.version), default=None)
     return tier_of_run(client, first.run_id) if first else "", "the run of its first version"
 
@@ -144,7 +144,7 @@ def tier_in(facts: Mapping[str, Any]) -> str | None:
 def tier_of_run(client: MlflowClient, run_id: str | None) -> str:
     """The tier, or the shipped policy, that a run names; empty for any other text."""
     try:
-        tier = get_run(client, run_id).data.tags.get(TIER_TAG, "") if run_id else ""
+        tier = get_run(client, run_id).data.tags.get(tags.TIER, "") if run_id else ""
     except NoSuchRun:
         return ""
     return tier if tier in policy_names() else ""

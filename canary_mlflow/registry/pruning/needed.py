@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from canary_mlflow.ledger.rows import Kind, Row
 from canary_mlflow.registry.acts.rollback import former_champion
 from canary_mlflow.registry.guard_client import guard_of
-from canary_mlflow.registry.pruning.pruned import TAG, row_of
-from canary_mlflow.registry.versions import CHAMPION, find_model, quoted
-from canary_mlflow.tracking.reading.histories import NOT_PROMOTABLE_TAG
+from canary_mlflow.registry.pruning.pruned import row_of
+from canary_mlflow.registry.versions import CHAMPION, find_model
+from canary_mlflow.tags import BASELINE_VERSION, NOT_PROMOTABLE, OURS, PRUNED, VERDICT, quoted
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 KEEP = 2  # former champions: the one before, and the one that a second rollback goes back to
 DAY_MS = 86_400_000
-OURS = "canary."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +70,9 @@ def read_model(client: MlflowClient, model: str) -> Known:
     versions = {str(one.version): one for one in every_version(client, f"name={quoted(model)}")}
     champion = next((version for version, held in names.items() if CHAMPION in held), None)
     if guard is None:
-        said = {version: (one.tags or {}).get("canary.baseline_version") for version, one in versions.items()}
+        said = {version: (one.tags or {}).get(BASELINE_VERSION) for version, one in versions.items()}
         former = chain(champion, {version: at for version, at in said.items() if at in versions})
-        pruned = {version: 0 for version, one in versions.items() if TAG in (one.tags or {})}
+        pruned = {version: 0 for version, one in versions.items() if PRUNED in (one.tags or {})}
         return Known(model=model, versions=versions, names=names, former=former, pruned=pruned)
     moves, rows = guard.moves(model), guard.ledger(model)
     before = {str(row.version): former_champion(moves, str(row.version)) for row in moves}
@@ -131,7 +130,7 @@ def open_requests(rows: Sequence[Row], versions: Mapping[str, ModelVersion]) -> 
 def why_it_stays(known: Known, found: ModelVersion, terms: Terms) -> str:
     """Why a version needs its files, in a few words; "" for one that may go."""
     version, tags = str(found.version), found.tags or {}
-    word = tags.get("canary.verdict")
+    word = tags.get(VERDICT)
     if version in known.pruned:
         return ""  # decided for good
     if names := known.names.get(version):
@@ -142,7 +141,7 @@ def why_it_stays(known: Known, found: ModelVersion, terms: Terms) -> str:
         return "not judged yet" if word is None else "INCONCLUSIVE: not decided"
     if version in known.requests:
         return f"its override is asked for in row {known.requests[version]} of the ledger"
-    if word == "PASS" and NOT_PROMOTABLE_TAG not in tags and is_newer(version, known.champion):
+    if word == "PASS" and NOT_PROMOTABLE not in tags and is_newer(version, known.champion):
         return "PASS, newer than the champion"
     if terms.older_than and time.time() * 1000 - int(found.creation_timestamp) < terms.older_than * DAY_MS:
         return f"younger than {terms.older_than:g} days"
@@ -157,7 +156,7 @@ def why_it_goes(known: Known, found: ModelVersion, terms: Terms) -> str:
         return f"given up in row {row} of the ledger, to be finished" if row else "given up, to be finished"
     if version in known.former:
         return f"former champion, before the {terms.keep} that stay"
-    word = str((found.tags or {}).get("canary.verdict"))
+    word = str((found.tags or {}).get(VERDICT))
     return word if word == "BLOCK" else f"{word}, and not the champion"
 
 

@@ -9,15 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchRun, UsageError
 from canary_mlflow.registry.guard.origin import is_within
 from canary_mlflow.registry.guard.server_files import behind_server, out_of_reach
 from canary_mlflow.registry.pruning.needed import every_version
-from canary_mlflow.registry.pruning.pruned import TAG
 from canary_mlflow.registry.sessions.rows import elsewhere
-from canary_mlflow.registry.versions import SESSION_TAG, quoted
 from canary_mlflow.tracking.reading.large_files import Large, find_large
-from canary_mlflow.tracking.reading.profile import PROFILE_OF_TAG
 from canary_mlflow.tracking.stores.places import without_password
 from canary_mlflow.tracking.stores.session import child_runs, get_run
 
@@ -74,7 +72,7 @@ def runs_behind(client: MlflowClient, guard: GuardedStore | None, session_id: st
         return []
     with suppress(NoSuchRun):
         session = get_run(client, session_id)
-        profiles = client.search_runs([session.info.experiment_id], f"tags.`{PROFILE_OF_TAG}` = '{session_id}'")
+        profiles = client.search_runs([session.info.experiment_id], tags.where(tags.PROFILE_OF, session_id))
         others = [*child_runs(client, session_id, deleted=True), *profiles]
         if guard is not None:
             others = [run for run in others if elsewhere(guard, run.info.run_id, session_id) is None]
@@ -92,7 +90,7 @@ def in_use(client: MlflowClient, content: Content) -> str:
     if content.runs and not any(is_within(content.place, root) for root in content.roots):
         return f"its files are kept elsewhere ({without_password(content.place)})"
     for user in users_of(client, content):
-        if TAG not in (user.tags or {}):
+        if tags.PRUNED not in (user.tags or {}):
             return f"version {user.version} of {user.name} has files of the same session"
     return ""
 
@@ -101,16 +99,16 @@ def users_of(client: MlflowClient, content: Content) -> Iterator[ModelVersion]:
     """Every other version with evidence or files from these runs: registered twice, or copied."""
     ids, found = [run.info.run_id for run in content.runs], content.found
     about = set() if found is None else {(found.name, str(found.version))}
-    filters = [f"source_path = {quoted(f'models:/{name}/{version}')}" for name, version in about]
+    filters = [f"source_path = {tags.quoted(f'models:/{name}/{version}')}" for name, version in about]
     filters += [f"source_path LIKE '%{run_id}%'" for run_id in ids]
     if ids:
-        filters.append(f"tags.`{SESSION_TAG}` = '{ids[0]}'")
+        filters.append(tags.where(tags.SESSION_ID, ids[0]))
         filters.append("run_id IN (" + ", ".join(f"'{run_id}'" for run_id in ids) + ")")
     while filters:
         for user in every_version(client, filters.pop()):
             if (key := (user.name, str(user.version))) not in about:
                 about.add(key)
-                filters.append(f"source_path = {quoted(f'models:/{user.name}/{user.version}')}")
+                filters.append(f"source_path = {tags.quoted(f'models:/{user.name}/{user.version}')}")
                 yield user
 
 

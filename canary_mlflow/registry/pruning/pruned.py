@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.ledger.rows import Row, holds
+from canary_mlflow.tags import PRUNED, PRUNED_BY
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from canary_mlflow.registry.guard.store import GuardedStore
 
 Version = tuple[str, str, int, int]  # as a row identifies it: workspace, model, number, creation time
-TAG = "canary.pruned"  # when; without a ledger, the only record
-BY_TAG = f"{TAG}_by"
 BESIDE = "beside"  # key in a row: the champion at the time when the files were found to be no longer needed
 
 
@@ -47,8 +46,8 @@ def refuse_pruned(guard: GuardedStore | None, found: ModelVersion) -> None:
     if guard is not None:
         row = row_of(guard, found)
         said = in_words(row) if row is not None else ""
-    elif TAG in tags:
-        said = _in_words(tags[TAG], tags.get(BY_TAG, "somebody"))
+    elif PRUNED in tags:
+        said = _in_words(tags[PRUNED], tags.get(PRUNED_BY, "somebody"))
     if said:
         raise UsageError(f"version {found.version} of {found.name!r}: {said}")
 

@@ -21,10 +21,11 @@ from canary_mlflow.registry.guard_client import record
 from canary_mlflow.registry.judging.records import session_of
 from canary_mlflow.registry.pruning.needed import Known, Terms, read_model, why_it_goes, why_it_stays
 from canary_mlflow.registry.pruning.prunable import Content, content_of, in_use, runs_behind, users_of
-from canary_mlflow.registry.pruning.pruned import BESIDE, BY_TAG, TAG, row_of, session_row
+from canary_mlflow.registry.pruning.pruned import BESIDE, row_of, session_row
 from canary_mlflow.registry.pruning.unregistered import judged_sessions, verdict_on, why_session_stays
 from canary_mlflow.registry.remote import ask, is_guarded_server
 from canary_mlflow.registry.versions import find_version
+from canary_mlflow.tags import PRUNED, PRUNED_BY, ROLE
 from canary_mlflow.tracking.reading.histories import read_found
 from canary_mlflow.tracking.reading.large_files import refuse_undeletable, remove
 
@@ -181,7 +182,7 @@ def sealed_now(known: Known, found: ModelVersion, content: Content, row: Row | N
     if row is not None:
         gone = {name: digest for name, digest in row.facts["files"].items() if name not in now}
         since, what = f"since row {row.seq} of the ledger", changed_files(row.facts["files"], {**gone, **now})
-    elif TAG in (found.tags or {}):
+    elif PRUNED in (found.tags or {}):
         return {}  # without a ledger, and already begun
     else:
         facts = sealed_facts(known.guard, found) or {"artifact": digest_of_all(now)}
@@ -204,13 +205,13 @@ def give_up(
     """Record that the files are given up: write the row and return it; without a ledger, only set the version's
     tags."""
     found, guard = content.found, known.guard
-    tags = {TAG: datetime.now(UTC).isoformat(timespec="seconds"), BY_TAG: who}
+    tags = {PRUNED: datetime.now(UTC).isoformat(timespec="seconds"), PRUNED_BY: who}
     if guard is None:
         for key, value in tags.items() if found is not None else ():
             client.set_model_version_tag(known.model, fate.version, key, value)
         return None
     own = set(content.own().values()) if found is not None else set()
-    seen = [run for run in content.runs if run.data.tags.get("canary.role") in ("run", "baseline")]
+    seen = [run for run in content.runs if run.data.tags.get(ROLE) in ("run", "baseline")]
     facts: dict[str, Any] = {
         "files": dict(given),
         "others": [f"{one.run_id}/{one.path}" for one in content.files if one not in own],

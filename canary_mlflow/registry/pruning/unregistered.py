@@ -7,17 +7,15 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchRun
 from canary_mlflow.registry.judging.records import session_of
 from canary_mlflow.registry.pruning.needed import DAY_MS, Known, Terms
-from canary_mlflow.registry.versions import quoted
-from canary_mlflow.tracking.stores.session import get_run
+from canary_mlflow.tracking.stores.session import every_run, get_run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run as MlflowRun
-
-PAGE = 1000
 
 
 def judged_sessions(client: MlflowClient, known: Known) -> list[MlflowRun]:
@@ -25,17 +23,10 @@ def judged_sessions(client: MlflowClient, known: Known) -> list[MlflowRun]:
     trained."""
     evidence = {session_of(one) for one in known.versions.values()}
     experiments = experiments_of(client, evidence)
-    asked = f"tags.`canary.role` = 'session' AND tags.`canary.model_name` = {quoted(known.model)}"
-    found: list[MlflowRun] = []
-    page = None
-    while experiments:
-        answer = client.search_runs(
-            experiments, f"{asked} AND tags.`canary.verdict` LIKE '%'", max_results=PAGE, page_token=page
-        )
-        found += [run for run in answer if run.info.run_id not in evidence]
-        if not (page := answer.token):
-            break
-    return found
+    judged = f"tags.`{tags.VERDICT}` LIKE '%'"
+    asked = " AND ".join((tags.where(tags.ROLE, "session"), tags.where(tags.MODEL_NAME, known.model), judged))
+    found = every_run(client, experiments, asked) if experiments else []
+    return [run for run in found if run.info.run_id not in evidence]
 
 
 def experiments_of(client: MlflowClient, run_ids: Iterable[str | None]) -> list[str]:
@@ -58,4 +49,4 @@ def why_session_stays(run: MlflowRun, terms: Terms) -> str:
 
 def verdict_on(run: MlflowRun) -> str:
     """The last verdict on a session."""
-    return str(run.data.tags.get("canary.verdict", ""))
+    return str(run.data.tags.get(tags.VERDICT, ""))

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from canary_mlflow import tags
 from canary_mlflow.registry.sessions.new_version import drop_unsealed
 from canary_mlflow.tracking.reading.numbers import whole
 from canary_mlflow.tracking.stores import owner
-from canary_mlflow.tracking.stores.owner import HEARTBEAT_TAG, LEASE_TAG
 from canary_mlflow.tracking.stores.scratch import remove_left_behind
-from canary_mlflow.tracking.stores.session import PARENT_TAG, close_run, get_run, log_tags
+from canary_mlflow.tracking.stores.session import close_run, every_run, get_run, log_tags
 from canary_mlflow.tracking.stores.store import existing_store
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 EXPIRED = 1800.0  # seconds without one: longer than a usable store is ever away, shorter than a user's patience
-PAGE = 1000
 
 
 def clear(client: MlflowClient) -> None:
@@ -46,7 +45,7 @@ def left_open(client: MlflowClient) -> list[Run]:
     return [
         run
         for run in running
-        if _lease_of(run) in gone or (not _lease_of(run) and run.data.tags.get(PARENT_TAG) in parents)
+        if _lease_of(run) in gone or (not _lease_of(run) and run.data.tags.get(tags.PARENT_RUN) in parents)
     ]
 
 
@@ -74,33 +73,21 @@ def close_own() -> None:
 
 
 def _close(client: MlflowClient, run: Run, reason: str) -> None:
-    if PARENT_TAG in run.data.tags and run.data.tags.get("canary.role") != "session":
+    if tags.PARENT_RUN in run.data.tags and run.data.tags.get(tags.ROLE) != "session":
         close_run(client, run.info.run_id, "interrupted", reason)
         return
     drop_unsealed(client, run.info.run_id)
-    log_tags(client, run.info.run_id, {"canary.failure": "interrupted", "canary.failure_reason": reason})
+    log_tags(client, run.info.run_id, {tags.FAILURE: "interrupted", tags.FAILURE_REASON: reason})
     client.set_terminated(run.info.run_id, "FAILED")
 
 
 def _running(client: MlflowClient) -> list[Run]:
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    found: list[Run] = []
-    page: str | None = None
-    while True:
-        runs = client.search_runs(
-            experiments,
-            "attributes.status = 'RUNNING' AND tags.`canary.role` LIKE '%'",
-            max_results=PAGE,
-            page_token=page,
-        )
-        found += runs
-        page = runs.token
-        if not page:
-            return found
+    return every_run(client, experiments, f"attributes.status = 'RUNNING' AND tags.`{tags.ROLE}` LIKE '%'")
 
 
 def _lease_of(run: Run) -> str:
-    return str(run.data.tags.get(LEASE_TAG, ""))
+    return str(run.data.tags.get(tags.LEASE, ""))
 
 
 def _is_over(text: str, running: Sequence[Run]) -> bool:
@@ -110,6 +97,6 @@ def _is_over(text: str, running: Sequence[Run]) -> bool:
         return False
     if (gone := owner.is_gone(holder)) is not None:
         return gone
-    beats = [run.data.tags.get(HEARTBEAT_TAG, "") for run in running if _lease_of(run) == text]
+    beats = [run.data.tags.get(tags.HEARTBEAT, "") for run in running if _lease_of(run) == text]
     heard = max((beat for beat in map(whole, beats) if beat is not None), default=None)
     return heard is not None and time.time() - heard > EXPIRED

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from canary_mlflow.registry.guard.seal import SEAL_TAG, seal_version
+from canary_mlflow import tags
+from canary_mlflow.registry.guard.seal import seal_version
 from canary_mlflow.registry.locks import registry_lock
 from canary_mlflow.registry.sessions.rows import record_runs
-from canary_mlflow.registry.versions import SESSION_TAG, Weights, ensure_model, quoted
+from canary_mlflow.registry.versions import Weights, ensure_model
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -33,7 +34,8 @@ def register_version(
     source = f"{client.get_run(source_run_id).info.artifact_uri}/model"
     with registry_lock(client):  # SQLite stores give up after three lost races for one number
         ensure_model(client, model_name)
-        version = client.create_model_version(model_name, source, run_id=source_run_id, tags={SESSION_TAG: session_id})
+        known = {tags.SESSION_ID: session_id}
+        version = client.create_model_version(model_name, source, run_id=source_run_id, tags=known)
     number = str(version.version)
     try:
         seal_version(client, model_name, number, weights=weights, evaluation=evaluation)
@@ -46,6 +48,6 @@ def register_version(
 
 def drop_unsealed(client: MlflowClient, session_id: str) -> None:
     """Delete the version that a session registered without reaching its seal: such a version is never judged."""
-    for found in client.search_model_versions(f"tags.`{SESSION_TAG}` = {quoted(session_id)}"):
-        if SEAL_TAG not in (found.tags or {}):
+    for found in client.search_model_versions(tags.where(tags.SESSION_ID, session_id)):
+        if tags.SEAL not in (found.tags or {}):
             client.delete_model_version(found.name, found.version)

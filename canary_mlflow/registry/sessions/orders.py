@@ -12,12 +12,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from canary_mlflow import tags
 from canary_mlflow.errors import CanaryError, UsageError
 from canary_mlflow.ledger.rows import Row
 from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.remote import ask, is_guarded_server
 from canary_mlflow.registry.sessions.rows import Word, append, beside_of, moved_to, named_by, trusted
-from canary_mlflow.registry.versions import SESSION_TAG, find_version
+from canary_mlflow.registry.versions import find_version
 from canary_mlflow.tracking.reading.histories import read_version, session_runs
 from canary_mlflow.tracking.stores.session import get_run
 from gates.facts.differences import HARDWARE, recorded
@@ -82,7 +83,7 @@ def rows_there(client: MlflowClient, model: str) -> Iterable[Row]:
 def version_with(client: MlflowClient, model: str, number: str) -> Version:
     """A model version with the runs that are its evidence, by the ledger's word if there is one. Raises NoSuchModel,
     NoSuchVersion, StoreError."""
-    session_id = (find_version(client, model, number).tags or {}).get(SESSION_TAG)
+    session_id = (find_version(client, model, number).tags or {}).get(tags.SESSION_ID)
     return read_version(client, model, number, beside=beside_in(client, session_id, model))
 
 

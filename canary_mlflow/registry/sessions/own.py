@@ -19,21 +19,14 @@ from canary_mlflow.errors import CanaryError, UsageError, one_line, plainly
 from canary_mlflow.policies import policy_names
 from canary_mlflow.registry.sessions.leftovers import clear
 from canary_mlflow.registry.sessions.rows import begin, record_runs
+from canary_mlflow.tags import FAILURE, FAILURE_REASON, MODEL_NAME, ROLE, RUN_NAME, SEED, TIER
 from canary_mlflow.tracking.experiment import VARIABLE
 from canary_mlflow.tracking.joining import close_trainings, usual_experiment
 from canary_mlflow.tracking.probes import clock
 from canary_mlflow.tracking.stores import owner
 from canary_mlflow.tracking.stores.holding import held
 from canary_mlflow.tracking.stores.places import without_password
-from canary_mlflow.tracking.stores.session import (
-    NAME_TAG,
-    NOTHING,
-    child_runs,
-    finish_session,
-    get_run,
-    log_tags,
-    start_run,
-)
+from canary_mlflow.tracking.stores.session import NOTHING, child_runs, finish_session, get_run, log_tags, start_run
 from canary_mlflow.tracking.stores.store import prepare_store
 
 if TYPE_CHECKING:
@@ -130,7 +123,7 @@ def start(
             f"policy {policy!r}: a session takes one of the shipped ones ({', '.join(policy_names())}); a file of your "
             "own goes to canary gate --policy FILE"
         )
-    tags = {"canary.role": "session", NAME_TAG: model, "canary.model_name": model, "canary.tier": policy, **lease}
+    tags = {ROLE: "session", RUN_NAME: model, MODEL_NAME: model, TIER: policy, **lease}
     clear(client)
     if opened := os.environ.get("MLFLOW_RUN_ID"):
         get_run(client, opened)
@@ -152,11 +145,11 @@ def check_name(model: str) -> None:
 def end(client: MlflowClient, session_id: str, *, whole: bool = True) -> str:
     """End a session, and return one line on what it holds and what to do next. `whole`: the script around its runs did
     not break off."""
-    runs = [run for run in child_runs(client, session_id) if run.data.tags.get("canary.role") == "run"]
+    runs = [run for run in child_runs(client, session_id) if run.data.tags.get(ROLE) == "run"]
     finished = [run for run in runs if run.info.status == "FINISHED"]
     good = whole and bool(runs) and len(finished) == len(runs)
     finish_session(client, session_id, "FINISHED" if good else "FAILED")
-    record_runs(client, session_id, get_run(client, session_id).data.tags.get("canary.model_name", ""))
+    record_runs(client, session_id, get_run(client, session_id).data.tags.get(MODEL_NAME, ""))
     where = f"session {session_id} is in {without_password(client.tracking_uri)}"
     if not runs:
         missing = "no run joined it; expected trainers with callbacks=[CanaryCallback()] that begin while it is open"
@@ -172,12 +165,12 @@ def end(client: MlflowClient, session_id: str, *, whole: bool = True) -> str:
 
 def broken_off(runs: Sequence[Run]) -> str:
     """`1 of them broke off (seed 1: ValueError: no rows)`, with the first one's reason; '' if all finished."""
-    broken = [run for run in runs if run.info.status != "FINISHED" or run.data.tags.get("canary.failure")]
+    broken = [run for run in runs if run.info.status != "FINISHED" or run.data.tags.get(FAILURE)]
     if not broken:
         return ""
     tags = broken[0].data.tags
-    why = tags.get("canary.failure_reason", "")
-    said = f" (seed {tags.get('canary.seed', 'unknown')}: {one_line(why, limit=160)})" if why else ""
+    why = tags.get(FAILURE_REASON, "")
+    said = f" (seed {tags.get(SEED, 'unknown')}: {one_line(why, limit=160)})" if why else ""
     return f"{len(broken)} of them broke off{said}"
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from canary_mlflow import tags
 from canary_mlflow.errors import UsageError
 from canary_mlflow.registry.evidence import refuse_profile
 from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.sessions.new_version import register_version
 from canary_mlflow.registry.sessions.own import broken_off, check_name
 from canary_mlflow.registry.sessions.weights_check import check_weights, evaluate
-from canary_mlflow.registry.versions import SESSION_TAG, Weights, quoted
+from canary_mlflow.registry.versions import Weights
 from canary_mlflow.tracking.delivery.uploading import upload
 from canary_mlflow.tracking.stores.session import active_run, child_runs
 
@@ -30,7 +31,7 @@ def register_session(client: MlflowClient, session_id: str, model: str | None, w
     """
     session = active_run(client, session_id)
     refuse_profile(session_id, session.data.tags)
-    name = model or session.data.tags.get("canary.model_name", "")
+    name = model or session.data.tags.get(tags.MODEL_NAME, "")
     if not name:
         raise UsageError(f"session {session_id}: it names no model; expected the name of one; add it to the command")
     check_name(name)
@@ -50,12 +51,12 @@ def refuse_unready(client: MlflowClient, session: Run) -> None:
     session_id = session.info.run_id
     if session.info.status == "RUNNING":
         raise UsageError(f"session {session_id}: it is still open; expected one that has ended; canary session end")
-    if not any(run.data.tags.get("canary.role") == "run" for run in child_runs(client, session_id)):
+    if not any(run.data.tags.get(tags.ROLE) == "run" for run in child_runs(client, session_id)):
         raise UsageError(
             f"session {session_id}: no runs in it; expected trainings with callbacks=[CanaryCallback()] that ran while "
             "it was open"
         )
-    for version in client.search_model_versions(f"tags.`{SESSION_TAG}` = {quoted(session_id)}"):
+    for version in client.search_model_versions(tags.where(tags.SESSION_ID, session_id)):
         raise UsageError(
             f"session {session_id}: it is the evidence of {version.name} version {version.version} already; expected a "
             f"separate session for each version; judge that one: canary gate {version.name} {version.version}"
@@ -65,6 +66,6 @@ def refuse_unready(client: MlflowClient, session: Run) -> None:
 def flaws_of(client: MlflowClient, session_id: str) -> str:
     """What a reader should know about a session before it is judged: `1 of its 3 runs broke off (seed 2: …)`; '' if
     nothing."""
-    runs = [run for run in child_runs(client, session_id) if run.data.tags.get("canary.role") == "run"]
+    runs = [run for run in child_runs(client, session_id) if run.data.tags.get(tags.ROLE) == "run"]
     broken = broken_off(runs)
     return broken.replace(" of them", f" of its {len(runs)} runs", 1)

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from canary_mlflow import tags
 from canary_mlflow.errors import CanaryError, StoreError, UsageError, one_line
 from canary_mlflow.ledger.canonical import digest
 from canary_mlflow.ledger.rows import Kind, Record, Row, faults
@@ -26,13 +27,11 @@ from canary_mlflow.registry.guard.binding import (
     is_same_run,
     run_digests,
 )
-from canary_mlflow.registry.guard.origin import SOURCE_TAG
 from canary_mlflow.registry.guard.trained import recorded
 from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.remote import ask, is_guarded_server
-from canary_mlflow.registry.versions import SESSION_TAG, quoted
 from canary_mlflow.tracking.reading.histories import read_found, trainings
-from canary_mlflow.tracking.stores.session import PARENT_TAG, children_of, get_run
+from canary_mlflow.tracking.stores.session import children_of, get_run
 from gates.facts.differences import recipe
 
 if TYPE_CHECKING:
@@ -41,10 +40,6 @@ if TYPE_CHECKING:
 
     from canary_mlflow.registry.guard.store import GuardedStore
     from gates.model.records import Run
-
-SEEDS_TAG = "canary.seeds"  # of a session: the seeds that it planned
-WHOLE_TAG = "canary.rows_lost"  # the last tag that a run sends
-COMMIT_TAG = "mlflow.source.git.commit"
 
 
 class Word(StrEnum):
@@ -113,8 +108,8 @@ def record(client: MlflowClient, guard: GuardedStore, session_id: str, model: st
     if word is Word.BEGUN:
         if rows:
             raise UsageError(f"session {session_id}: row {rows[0].seq} of the ledger knows it; expected a new one")
-        seeds = parent.data.tags.get(SEEDS_TAG, "").split()
-        facts: dict[str, Any] = {"seeds": seeds, "commit": parent.data.tags.get(COMMIT_TAG, "")}
+        seeds = parent.data.tags.get(tags.SEEDS, "").split()
+        facts: dict[str, Any] = {"seeds": seeds, "commit": parent.data.tags.get(tags.GIT_COMMIT, "")}
         return append(guard, session_id, model, word, facts)
     over, before = any(row.word == Word.ENDED for row in rows), named_by(rows)
     found = [run for run in runs_of(client, session_id) if run.info.status not in ("RUNNING", "SCHEDULED")]
@@ -138,7 +133,7 @@ def record(client: MlflowClient, guard: GuardedStore, session_id: str, model: st
 def refuse_champion(client: MlflowClient, guard: GuardedStore, session_id: str, run: MlflowRun) -> None:
     """Raise UsageError if a version became champion by this session: its runs are what the next version is compared
     with, and whoever added runs later could choose that baseline."""
-    evidence = (f"tags.`{SESSION_TAG}` = {quoted(session_id)}", f"run_id = {quoted(session_id)}")
+    evidence = (tags.where(tags.SESSION_ID, session_id), f"run_id = {tags.quoted(session_id)}")
     versions = {(one.name, one.version): one for text in evidence for one in client.search_model_versions(text)}
     for found in versions.values():
         about = int(found.version), int(found.creation_timestamp)
@@ -174,7 +169,7 @@ def runs_of(client: MlflowClient, session_id: str) -> list[MlflowRun]:
     """The runs in a session now, including those in MLflow's bin; for a run without children, that run."""
     own = get_run(client, session_id)
     found = trainings(children_of(client, own, deleted=True))
-    return found or ([own] if own.data.tags.get("canary.role") == "run" else [])
+    return found or ([own] if own.data.tags.get(tags.ROLE) == "run" else [])
 
 
 def beside_of(rows: Iterable[Row]) -> dict[str, str]:
@@ -198,15 +193,15 @@ def described(
 
 
 def _named(run: MlflowRun, its_digest: str, beside: Mapping[str, str]) -> Named:
-    tags = run.data.tags
+    said = run.data.tags
     return Named(
         digest=its_digest,
         role="baseline" if run.info.run_id in beside else "run",
-        seed=tags.get("canary.seed", ""),
+        seed=said.get(tags.SEED, ""),
         beside=beside.get(run.info.run_id, ""),
-        failure=tags.get("canary.failure", ""),
+        failure=said.get(tags.FAILURE, ""),
         deleted=run.info.lifecycle_stage != "active",
-        whole=WHOLE_TAG in tags,
+        whole=tags.ROWS_LOST in said,
     )
 
 
@@ -281,16 +276,16 @@ def files_in(client: MlflowClient, places: Mapping[str, str]) -> Iterator[tuple[
 
 def places_of(runs: Iterable[MlflowRun]) -> dict[str, str]:
     """Run id → where its files are, for each run that vouches for files outside its own folder."""
-    tagged = {run.info.run_id: run.data.tags.get(SOURCE_TAG, "") for run in runs}
+    tagged = {run.info.run_id: run.data.tags.get(tags.MODEL_SOURCE, "") for run in runs}
     return {run_id: place for run_id, place in tagged.items() if place}
 
 
 def _commit(runs: Iterable[MlflowRun]) -> str:
     """The commit that the runs recorded; "" if they recorded none, or several."""
-    found = {run.data.tags.get("canary.env.git_commit", "") for run in runs}
+    found = {run.data.tags.get(f"{tags.ENV}git_commit", "") for run in runs}
     return found.pop() if len(found) == 1 else ""
 
 
 def moved_to(run: MlflowRun) -> str:
     """The session that a run is in now."""
-    return str(run.data.tags.get(PARENT_TAG, ""))
+    return str(run.data.tags.get(tags.PARENT_RUN, ""))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from canary_mlflow.tags import COMPLETED, FAILURE, FAILURE_REASON
 from canary_mlflow.tracking.delivery.items import File, Item, Sample, Status, Tags, Text
 from canary_mlflow.tracking.delivery.lines import to_json
 from canary_mlflow.tracking.describing.schema import mlflow_key
@@ -17,7 +18,7 @@ BATCH = 1000  # MLflow's limit for one log_batch
 # Seconds for one request: longer than a server's own waits, 30 s for a connection to its database and 20 s for SQLite's
 # lock. It goes on with what we no longer wait for, so that sending it again only adds to its work.
 TIMEOUT = 60
-ENDING = ("canary.completed", "canary.failure", "canary.failure_reason")
+ENDING = (COMPLETED, FAILURE, FAILURE_REASON)
 REFUSED = "INVALID_PARAMETER_VALUE"
 DATA_ERROR = "/9h9h)"  # at the end of the link by which SQLAlchemy explains one: https://docs.sqlalchemy.org/errors
 HOPELESS = frozenset({"RESOURCE_DOES_NOT_EXIST", "PERMISSION_DENIED"})
@@ -68,7 +69,7 @@ class Courier:
 
     def _tags(self, item: Tags) -> None:
         tags = dict(item.tags)
-        if "canary.completed" in tags and self._failed():
+        if COMPLETED in tags and self._failed():
             tags = {name: value for name, value in tags.items() if name not in ENDING}
         if self._remote:
             self._post("log-batch", {"tags": [{"key": key, "value": value} for key, value in tags.items()]})

@@ -6,10 +6,11 @@ import traceback
 from collections.abc import Iterator, Mapping
 
 from canary_mlflow.errors import CanaryError
+from canary_mlflow.tags import EXCEPTION, EXCEPTION_OUTSIDE, EXCEPTION_PLACE
 from canary_mlflow.tracking.describing.failures import STORES, module_path, taken_by_others
 from gates.model.records import Raised
 
-RAISED_TAGS = ("canary.exception", "canary.exception.place", "canary.exception.outside")
+RAISED_TAGS = (EXCEPTION, EXCEPTION_PLACE, EXCEPTION_OUTSIDE)
 """A run's tags for the fields of `Raised`, in their order."""
 
 

@@ -8,11 +8,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from canary_mlflow.tags import DATA, FACTS
 from canary_mlflow.tracking.describing.metrics_json import jsonable
 
-PREFIX = "canary.facts."
-DATA = "canary.data."
-"""Tags in which our own canaries record how many rows were dropped and cut, which are facts too."""
 LONGEST_VALUE = 300  # characters; a longer one is kept as its beginning and a digest
 LONGEST_TABLE = 5000
 """As LONGEST_VALUE, of a table in JSON, whose parts are compared."""
@@ -34,7 +32,7 @@ def to_tags(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
             if len(json.dumps({**parts[-1], key: as_text(value)})) > LONGEST_TAG:
                 parts.append({})
             parts[-1][key] = as_text(value)
-        tags = (f"{PREFIX}{group}.{at}" if at > 1 else PREFIX + group for at in range(1, len(parts) + 1))
+        tags = (f"{FACTS}{group}.{at}" if at > 1 else FACTS + group for at in range(1, len(parts) + 1))
         found |= {tag: json.dumps(part) for tag, part in zip(tags, parts, strict=True) if part}
     return found
 
@@ -65,11 +63,11 @@ def digest(text: str) -> str:
 
 def _objects(tags: Mapping[str, str]) -> Iterator[tuple[str, Mapping[str, str]]]:
     for name in sorted(tags):
-        if not name.startswith(PREFIX):
+        if not name.startswith(FACTS):
             continue
         try:
             found = json.loads(tags[name])
         except ValueError:
             continue
         if isinstance(found, dict):
-            yield _PART.sub("", name.removeprefix(PREFIX)), {str(key): str(value) for key, value in found.items()}
+            yield _PART.sub("", name.removeprefix(FACTS)), {str(key): str(value) for key, value in found.items()}

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from canary_mlflow import tags
 from canary_mlflow.tracking.probes import Probe, Row, Setting
 from canary_mlflow.tracking.probes.clip_norm import ClipNorm
 from gates.model.metrics import LAYER_GROUPS
@@ -148,7 +149,7 @@ class Gradients(Probe):
         self._clip_norm.stop()
 
     def tags(self) -> Mapping[str, str]:
-        return {"canary.first_nonfinite": self.first}
+        return {tags.FIRST_NONFINITE: self.first}
 
     def trouble(self) -> str:
         if self._seen_gradients or not self._steps:

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from canary_mlflow.errors import StoreError
+from canary_mlflow.tags import FAILURE, FAILURE_REASON, MAX_STEPS, PARENT_RUN, ROLE, SEED, WATCH_LEVEL, WATCH_WARNINGS
 from canary_mlflow.tracking.reading.numbers import count
 from canary_mlflow.tracking.reading.warned import warnings_in
-from canary_mlflow.tracking.stores.session import PARENT_TAG, name_in_cell
+from canary_mlflow.tracking.stores.session import name_in_cell
 from gates.watch import WatchWarning
 
 OPEN = ("RUNNING", "SCHEDULED")
@@ -50,7 +51,7 @@ class RunFacts:
     @property
     def parent(self) -> str:
         """The session's id; empty for a run on its own."""
-        return self.tags.get(PARENT_TAG, "")
+        return self.tags.get(PARENT_RUN, "")
 
     @property
     def step(self) -> int:
@@ -60,7 +61,7 @@ class RunFacts:
     @property
     def max_steps(self) -> int | None:
         """The optimizer steps that were planned, where the run says so."""
-        text = self.tags.get("canary.max_steps", "")
+        text = self.tags.get(MAX_STEPS, "")
         return count(text) or None
 
     @property
@@ -71,7 +72,7 @@ class RunFacts:
     @property
     def seed(self) -> str:
         """The seed as text."""
-        return self.tags.get("canary.seed", "")
+        return self.tags.get(SEED, "")
 
     @property
     def short(self) -> str:
@@ -81,12 +82,12 @@ class RunFacts:
     @property
     def parental(self) -> bool:
         """Whether it is a session or a sweep, and so may have runs below it."""
-        return self.tags.get("canary.role") in PARENTS
+        return self.tags.get(ROLE) in PARENTS
 
     @property
     def level(self) -> str:
         """What the watch says: healthy, warned, critical, stopped; empty if the run was not watched."""
-        return self.tags.get("canary.watch.level", "")
+        return self.tags.get(WATCH_LEVEL, "")
 
     @property
     def warnings(self) -> tuple[WatchWarning, ...]:
@@ -99,13 +100,13 @@ class RunFacts:
     @property
     def warned(self) -> int:
         """The number of warnings."""
-        text = self.tags.get("canary.watch.warnings", "")
+        text = self.tags.get(WATCH_WARNINGS, "")
         return max(count(text), len(self.warnings))
 
     @property
     def failure(self) -> str:
         """Why the run broke off, in a sentence; empty if it did not."""
-        kind, why = self.tags.get("canary.failure", ""), self.tags.get("canary.failure_reason", "")
+        kind, why = self.tags.get(FAILURE, ""), self.tags.get(FAILURE_REASON, "")
         return ": ".join(part for part in (kind, why) if part)
 
     def seconds_left(self, now: int) -> float | None:

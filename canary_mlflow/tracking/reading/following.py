@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchRun
 from canary_mlflow.tracking.describing.schema import mlflow_key
 from canary_mlflow.tracking.reading.facts import Latest, RunFacts
@@ -52,7 +53,7 @@ def newest_running(client: MlflowClient) -> str:
             f"{without_password(client.tracking_uri)}: nothing is running there; expected a run in progress; "
             "canary watch RUN shows one that has ended, --tracking-uri names another store"
         )
-    alone = [run for run in found if run.data.tags.get("canary.role") not in ("session", "sweep")]
+    alone = [run for run in found if run.data.tags.get(tags.ROLE) not in ("session", "sweep")]
     return str((alone or found)[0].info.run_id)
 
 
@@ -60,10 +61,10 @@ def look(client: MlflowClient, run_id: str, names: Sequence[str]) -> Sight:
     """What is seen of a run, or of the current run of a session. `names`: canonical names of the series. Raises
     NoSuchRun, StoreError."""
     found = active_run(client, run_id)
-    if found.data.tags.get("canary.role") not in ("session", "sweep"):
+    if found.data.tags.get(tags.ROLE) not in ("session", "sweep"):
         return sight(client, found, names)
     session = facts_of(found, {})
-    children = [run for run in child_runs(client, run_id) if run.data.tags.get("canary.role") != "baseline"]
+    children = [run for run in child_runs(client, run_id) if run.data.tags.get(tags.ROLE) != "baseline"]
     if not children:
         return Sight(run=session, session=session)
     number, present = max(enumerate(children, 1), key=lambda one: (one[1].info.status == "RUNNING", one[0]))

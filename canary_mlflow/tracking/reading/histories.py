@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchModel, NoSuchVersion, StoreError, one_line
 from canary_mlflow.tracking.describing.exceptions import raised_from
 from canary_mlflow.tracking.describing.fact_tags import facts_in
@@ -24,17 +25,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run as MlflowRun
 
-RUN_NOTE_TAG = "canary.note"
 ROLES = ("run", "baseline")
 STEPS_KEY = mlflow_key("step_time")
-PROJECT_TAG = "mlflow.project.entryPoint"
-FRESH_TAG = "canary.baseline_of"
-"""Tag of a run with the role `baseline`: the champion whose code and configuration it repeats. Where there is a ledger,
-its rows say that, and the tag is for people."""
-TRAINED_TAG = "canary.completed"  # of a run that recorded a training, to its end or not
-NOT_PROMOTABLE_TAG = "canary.not_promotable"
-"""Tag of a run that is no standard for others: why, such as "fault nan_batch" or "a profiler". A version with such a
-run carries the same tag and is never promoted."""
 
 
 def read_runs(client: MlflowClient, run_ids: Sequence[str], metrics: Iterable[str] | None = None) -> tuple[Run, ...]:
@@ -56,14 +48,14 @@ def trainings(found: Iterable[MlflowRun]) -> list[MlflowRun]:
     return [
         run
         for run in found
-        if run.data.tags.get("canary.role") in ROLES or TRAINED_TAG in run.data.tags or STEPS_KEY in run.data.metrics
+        if run.data.tags.get(tags.ROLE) in ROLES or tags.COMPLETED in run.data.tags or STEPS_KEY in run.data.metrics
     ]
 
 
 def by_tags(found: Iterable[MlflowRun]) -> dict[str, str]:
     """Run id → the champion whose code the run says that it repeats."""
-    tagged = [run for run in found if run.data.tags.get("canary.role") == "baseline"]
-    return {run.info.run_id: run.data.tags.get(FRESH_TAG, "") for run in tagged}
+    tagged = [run for run in found if run.data.tags.get(tags.ROLE) == "baseline"]
+    return {run.info.run_id: run.data.tags.get(tags.BASELINE_OF, "") for run in tagged}
 
 
 def session_runs(
@@ -77,7 +69,7 @@ def session_runs(
     own = get_run(client, session_id)
     children = trainings(children_of(client, own))
     if not children:
-        children = [own] if own.data.tags.get("canary.role") == "run" else []
+        children = [own] if own.data.tags.get(tags.ROLE) == "run" else []
     known = by_tags(children) if beside is None else beside
     return _read([run for run in children if run.info.run_id not in known], client, metrics)
 
@@ -112,7 +104,7 @@ def read_version(
         if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
             raise StoreError(f"version {version} of {model!r}: {one_line(error)}") from error
         raise _missing(client, model, version) from error
-    evidence = (found.tags or {}).get("canary.session_id") or found.run_id
+    evidence = (found.tags or {}).get(tags.SESSION_ID) or found.run_id
     runs = session_runs(client, evidence, metrics, beside) if evidence else ()
     return Version(model=model, version=str(found.version), runs=runs)
 
@@ -144,7 +136,7 @@ def _keys(run: MlflowRun, wanted: set[str] | None) -> list[str]:
 
 def run_from(
     run_id: str,
-    tags: Mapping[str, str],
+    said: Mapping[str, str],
     keys: Sequence[str],
     points: Mapping[tuple[str, str], Points],
     params: Mapping[str, str],
@@ -153,35 +145,35 @@ def run_from(
     series = {name_of_key(key): series_of(name_of_key(key), points[run_id, key]) for key in keys}
     return Run(
         run_id=run_id,
-        seed=whole(tags.get("canary.seed", "")),
+        seed=whole(said.get(tags.SEED, "")),
         series=series,
-        completed=tags.get("canary.completed") == "true",
-        failure=tags.get("canary.failure", ""),
-        failure_reason=tags.get("canary.failure_reason", ""),
-        raised=raised_from(tags),
-        learned={"true": True, "false": False}.get(tags.get("canary.learned", "")),
-        learned_reason=tags.get("canary.learned_reason", ""),
-        invariants=tags.get("canary.invariants", ""),
-        critical_held=tags.get("canary.watch.critical_held"),
-        not_promotable=tags.get(NOT_PROMOTABLE_TAG, ""),
-        nan_steps=_count(tags, "canary.nan_steps"),
-        inf_steps=_count(tags, "canary.inf_steps"),
-        workload=_section(tags, "canary.workload."),
-        hardware=_section(tags, "canary.hardware."),
-        environment=_section(tags, "canary.env."),
-        configuration=configuration_of(params, tags),
-        facts=facts_in(tags),
-        session=tags.get("mlflow.parentRunId", ""),
-        note=tags.get(RUN_NOTE_TAG, ""),
-        last_step=_count(tags, "canary.last_step"),
+        completed=said.get(tags.COMPLETED) == "true",
+        failure=said.get(tags.FAILURE, ""),
+        failure_reason=said.get(tags.FAILURE_REASON, ""),
+        raised=raised_from(said),
+        learned={"true": True, "false": False}.get(said.get(tags.LEARNED, "")),
+        learned_reason=said.get(tags.LEARNED_REASON, ""),
+        invariants=said.get(tags.INVARIANTS, ""),
+        critical_held=said.get(tags.WATCH_CRITICAL_HELD),
+        not_promotable=said.get(tags.NOT_PROMOTABLE, ""),
+        nan_steps=count(said.get(tags.NAN_STEPS, "")),
+        inf_steps=count(said.get(tags.INF_STEPS, "")),
+        workload=_section(said, tags.WORKLOAD),
+        hardware=_section(said, tags.HARDWARE),
+        environment=_section(said, tags.ENV),
+        configuration=configuration_of(params, said),
+        facts=facts_in(said),
+        session=said.get(tags.PARENT_RUN, ""),
+        note=said.get(tags.NOTE, ""),
+        last_step=count(said.get(tags.LAST_STEP, "")),
     )
 
 
-def configuration_of(params: Mapping[str, str], tags: Mapping[str, str]) -> dict[str, str]:
+def configuration_of(params: Mapping[str, str], said: Mapping[str, str]) -> dict[str, str]:
     """What a training was told: the params that we store, and those of the user's own script or project. Params that
     `mlflow run` adds to a canary are left out: they repeat its command line, which ours give in full."""
     ours = _section(params, CONFIG_PREFIX)
-    if CANARY in ours and PROJECT_TAG in tags:
+    if CANARY in ours and tags.ENTRY_POINT in said:
         return ours
     return {**{key: value for key, value in params.items() if not key.startswith(CONFIG_PREFIX)}, **ours}
 
@@ -197,9 +189,5 @@ def series_of(name: str, points: Points) -> Series:
     return Series(name=name, steps=ordered[last, 0].astype(np.int64), values=values)
 
 
-def _count(tags: Mapping[str, str], key: str) -> int:
-    return count(tags.get(key, ""))
-
-
-def _section(tags: Mapping[str, str], prefix: str) -> dict[str, str]:
-    return {key.removeprefix(prefix): value for key, value in sorted(tags.items()) if key.startswith(prefix)}
+def _section(found: Mapping[str, str], prefix: str) -> dict[str, str]:
+    return {key.removeprefix(prefix): value for key, value in sorted(found.items()) if key.startswith(prefix)}

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from canary_mlflow import tags
 from canary_mlflow.errors import StoreError, one_line
 from canary_mlflow.files.events import event_files
 from canary_mlflow.files.reading import read_history
@@ -17,7 +18,7 @@ from canary_mlflow.files.runs import broken_down, run_of
 from canary_mlflow.files.watched import critical_held
 from canary_mlflow.tracking.describing.learning import IMPROVES, learned
 from canary_mlflow.tracking.describing.schema import CONFIG_PREFIX, is_fault, mlflow_key
-from canary_mlflow.tracking.stores.session import NAME_TAG, PARENT_TAG, get_run, log_params, log_tags, start_run
+from canary_mlflow.tracking.stores.session import get_run, log_params, log_tags, start_run
 from gates.model.paradigm import paradigm_of
 from gates.model.records import Run
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from mlflow.entities import Metric
     from mlflow.entities import Run as MlflowRun
 
-DIGEST = "canary.import.digest"
 BATCH = 1000  # MLflow's limit for one log_batch
 
 
@@ -79,14 +79,14 @@ def find_import(client: MlflowClient, digest: str, session: str | None = None) -
     """The id of the run that already holds this file; '' if there is none. With `session`, one that a session of this
     name has: a training that repeats bit for bit is a run of each side."""
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    found = client.search_runs(experiments, f"tags.`{DIGEST}` = '{digest}'") if experiments else []
+    found = client.search_runs(experiments, tags.where(tags.IMPORT_DIGEST, digest)) if experiments else []
     return next((str(run.info.run_id) for run in found if session is None or _session_of(client, run) == session), "")
 
 
 def _session_of(client: MlflowClient, run: MlflowRun) -> str:
     """The name of the session that a run belongs to; '' for none."""
-    parent = run.data.tags.get(PARENT_TAG)
-    return str(get_run(client, parent).data.tags.get(NAME_TAG, "")) if parent else ""
+    parent = run.data.tags.get(tags.PARENT_RUN)
+    return str(get_run(client, parent).data.tags.get(tags.RUN_NAME, "")) if parent else ""
 
 
 def write_import(client: MlflowClient, experiment: str, item: Imported, parent: str) -> str:
@@ -94,8 +94,8 @@ def write_import(client: MlflowClient, experiment: str, item: Imported, parent: 
     StoreError."""
     from mlflow.exceptions import MlflowException
 
-    tags = {"canary.role": "run", NAME_TAG: item.path.name, **({PARENT_TAG: parent} if parent else {})}
-    run_id = start_run(client, experiment, tags)
+    own = {tags.ROLE: "run", tags.RUN_NAME: item.path.name, **({tags.PARENT_RUN: parent} if parent else {})}
+    run_id = start_run(client, experiment, own)
     try:
         for batch in _batches(item.run):
             client.log_batch(run_id, metrics=batch)
@@ -113,26 +113,26 @@ def write_import(client: MlflowClient, experiment: str, item: Imported, parent: 
 def tags_of(item: Imported) -> dict[str, str]:
     """The tags that a recorded run has, as far as the file tells them; a missing tag means unknown."""
     run = item.run
-    tags = {
-        "canary.completed": "true" if run.completed else "false",
-        "canary.last_step": str(run.last_step),
-        "canary.failure": run.failure,
-        "canary.failure_reason": run.failure_reason,
-        "canary.nan_steps": str(run.nan_steps),
-        "canary.inf_steps": str(run.inf_steps),
-        "canary.finite": "false" if run.nan_steps or run.inf_steps else "true",
-        "canary.learned": {True: "true", False: "false", None: "unknown"}[run.learned],
-        "canary.learned_reason": run.learned_reason,
-        "canary.import.file": item.path.name,
-        "canary.import.kind": item.kind,
-        "canary.import.notes": "; ".join(item.notes),
-        **{f"canary.workload.{key}": value for key, value in run.workload.items()},
-        **{f"canary.hardware.{key}": value for key, value in run.hardware.items()},
-        **{f"canary.env.{key}": value for key, value in run.environment.items()},
-        DIGEST: item.digest,
+    found = {
+        tags.COMPLETED: "true" if run.completed else "false",
+        tags.LAST_STEP: str(run.last_step),
+        tags.FAILURE: run.failure,
+        tags.FAILURE_REASON: run.failure_reason,
+        tags.NAN_STEPS: str(run.nan_steps),
+        tags.INF_STEPS: str(run.inf_steps),
+        tags.FINITE: "false" if run.nan_steps or run.inf_steps else "true",
+        tags.LEARNED: {True: "true", False: "false", None: "unknown"}[run.learned],
+        tags.LEARNED_REASON: run.learned_reason,
+        tags.IMPORT_FILE: item.path.name,
+        tags.IMPORT_KIND: item.kind,
+        tags.IMPORT_NOTES: "; ".join(item.notes),
+        **{f"{tags.WORKLOAD}{key}": value for key, value in run.workload.items()},
+        **{f"{tags.HARDWARE}{key}": value for key, value in run.hardware.items()},
+        **{f"{tags.ENV}{key}": value for key, value in run.environment.items()},
+        tags.IMPORT_DIGEST: item.digest,
     }
-    known = {"canary.algo": item.algo or None, "canary.seed": run.seed, "canary.watch.critical_held": run.critical_held}
-    return tags | {key: str(value) for key, value in known.items() if value is not None}
+    known = {tags.ALGO: item.algo or None, tags.SEED: run.seed, tags.WATCH_CRITICAL_HELD: run.critical_held}
+    return found | {key: str(value) for key, value in known.items() if value is not None}
 
 
 def digest_of(path: Path) -> str:

@@ -14,10 +14,8 @@ FOLDER = "profile"
 FILE = f"{FOLDER}/profile.json"
 TRACE = f"{FOLDER}/trace.json.gz"
 """In Chrome's trace format: opens in https://ui.perfetto.dev, which sends nothing anywhere, and in chrome://tracing."""
-ROLE = "profile"
+PROFILE = "profile"
 """`canary.role` of a run that only profiles."""
-PROFILE_OF_TAG = "canary.profile_of"
-"""Tag of a run that only profiles: the session, or the single run, whose configuration it repeated."""
 FORMAT = 1
 MOST_DEPTH = 60
 

@@ -6,19 +6,21 @@ import json
 from collections.abc import Iterable, Mapping
 
 from canary_mlflow.errors import StoreError
+from canary_mlflow.tags import WATCH_FOUND
 from gates.watch.warning import WatchWarning
 
-FOUND = "canary.watch.found"  # the tag that carries warnings for the reports
 IN_TAG = 8  # number of warnings in the tag; all are in the file
 
 
 def warnings_in(tags: Mapping[str, str]) -> tuple[WatchWarning, ...]:
     """The warnings in a run's tags; none for a run that was not watched. Raises StoreError for foreign JSON."""
-    text = tags.get(FOUND, "[]")
+    text = tags.get(WATCH_FOUND, "[]")
     try:
         return tuple(WatchWarning.from_dict(item) for item in json.loads(text))
     except (ValueError, TypeError, KeyError) as error:
-        raise StoreError(f"tag {FOUND}: {text[:80]!r}; expected a JSON list of warnings; delete the tag") from error
+        raise StoreError(
+            f"tag {WATCH_FOUND}: {text[:80]!r}; expected a JSON list of warnings; delete the tag"
+        ) from error
 
 
 def worst_of(warnings: Iterable[WatchWarning], most: int = IN_TAG) -> list[WatchWarning]:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import psutil
 
-LEASE_TAG = "canary.lease"  # on a run: the process that holds it open
+from canary_mlflow import tags
+
 LAUNCHER = "CANARY_LAUNCHER"  # in the environment of a run that is made for another process: that process
-HEARTBEAT_TAG = "canary.heartbeat"  # when that process was last heard from, in seconds since the epoch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +42,12 @@ def this_process() -> Owner:
 
 def lease() -> dict[str, str]:
     """The tags of a run that this process has started, and will end."""
-    return {LEASE_TAG: this_process().to_text()}
+    return {tags.LEASE: this_process().to_text()}
 
 
 def heartbeat() -> dict[str, str]:
     """The tags of a run whose process is alive."""
-    return {HEARTBEAT_TAG: str(int(time.time()))}
+    return {tags.HEARTBEAT: str(int(time.time()))}
 
 
 def read(text: str) -> Owner | None:

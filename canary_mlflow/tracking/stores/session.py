@@ -7,9 +7,10 @@ import os
 from collections.abc import Mapping
 from statistics import median
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import NoSuchRun, StoreError, one_line
+from canary_mlflow.tags import CELL_NAME, COMPLETED, FAILURE, FAILURE_REASON, PARENT_RUN, ROLE, RUN_NAME, where
 from canary_mlflow.tracking.stores.owner import lease
 from canary_mlflow.tracking.stores.places import without_password
 from canary_mlflow.tracking.stores.store import experiment_id
@@ -19,10 +20,6 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-PARENT_TAG = "mlflow.parentRunId"
-NAME_TAG = "mlflow.runName"
-CELL_NAME_TAG = "canary.cell_name"
-"""Of the runs of a sweep: in what their cell differs from the others."""
 LONGEST_NAME = 250  # characters of a run's name, for which MLflow's databases have room
 LONGEST_PARAM = 500  # characters; MLflow's own limit is 6000, its UI shows far fewer
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -37,9 +34,9 @@ def open_session(
 
     Under `mlflow run` the run already exists (MLFLOW_RUN_ID) and becomes the session. Raises StoreError.
     """
-    own = {"canary.role": "session", NAME_TAG: name[:LONGEST_NAME], **lease(), **tags}
+    own = {ROLE: "session", RUN_NAME: name[:LONGEST_NAME], **lease(), **tags}
     if parent_id is not None:
-        own[PARENT_TAG] = parent_id
+        own[PARENT_RUN] = parent_id
     given = os.environ.get("MLFLOW_RUN_ID")
     if given and parent_id is None:
         get_run(client, given)
@@ -50,7 +47,7 @@ def open_session(
 
 def name_in_cell(name: str, tags: Mapping[str, str]) -> str:
     """A run's name with that of its cell, if it has one."""
-    return ", ".join(filter(None, (tags.get(CELL_NAME_TAG, "")[: LONGEST_NAME - len(name) - 2], name)))
+    return ", ".join(filter(None, (tags.get(CELL_NAME, "")[: LONGEST_NAME - len(name) - 2], name)))
 
 
 def create_child_run(
@@ -62,7 +59,7 @@ def create_child_run(
 ) -> str:
     """Start one run of a session and return its id; values of `params` longer than 500 characters are cut."""
     experiment = get_run(client, session_id).info.experiment_id
-    own = {"canary.role": "run", NAME_TAG: name_in_cell(name, tags), PARENT_TAG: session_id, **lease(), **tags}
+    own = {ROLE: "run", RUN_NAME: name_in_cell(name, tags), PARENT_RUN: session_id, **lease(), **tags}
     run_id = start_run(client, experiment, own)
     log_params(client, run_id, params)
     return run_id
@@ -72,7 +69,7 @@ def describe_run(
     client: MlflowClient, run_id: str, name: str, tags: Mapping[str, str], params: Mapping[str, object]
 ) -> None:
     """Describe an existing run of a session, as `create_child_run` describes a new one."""
-    log_tags(client, run_id, {NAME_TAG: name, **tags})
+    log_tags(client, run_id, {RUN_NAME: name, **tags})
     log_params(client, run_id, params)
 
 
@@ -85,11 +82,11 @@ def close_run(
     `more`: tags that tell more about it.
     """
     run = get_run(client, run_id)
-    tags = {"canary.failure": failure, "canary.failure_reason": " ".join(reason.split()), **more}
+    tags = {FAILURE: failure, FAILURE_REASON: " ".join(reason.split()), **more}
     if failure:
         # A run that trained to its last step but broke while saving has not ended well either.
-        log_tags(client, run_id, {"canary.completed": "false", **tags})
-    elif "canary.failure" not in run.data.tags:
+        log_tags(client, run_id, {COMPLETED: "false", **tags})
+    elif FAILURE not in run.data.tags:
         log_tags(client, run_id, tags)
     already_failed = run.info.status == "FAILED" and not failure
     status = "FAILED" if failure or already_failed else "FINISHED"
@@ -112,8 +109,8 @@ def close_killed_session(client: MlflowClient, run_id: str) -> None:
 
     A sweep is left alone: other processes may be at work in it.
     """
-    parent = get_run(client, get_run(client, run_id).data.tags[PARENT_TAG])
-    if parent.info.status == "RUNNING" and parent.data.tags.get("canary.role") == "session":
+    parent = get_run(client, get_run(client, run_id).data.tags[PARENT_RUN])
+    if parent.info.status == "RUNNING" and parent.data.tags.get(ROLE) == "session":
         finish_session(client, parent.info.run_id, "FAILED")
 
 
@@ -129,22 +126,21 @@ def children_of(client: MlflowClient, parent: Run, *, deleted: bool = False) -> 
     from mlflow.exceptions import MlflowException
 
     parent_id = parent.info.run_id
-    found: list[Run] = []
-    page: str | None = None
+    view, order = ViewType.ALL if deleted else ViewType.ACTIVE_ONLY, ["attributes.start_time ASC"]
+    home, below = [parent.info.experiment_id], where(PARENT_RUN, parent_id)
+    try:
+        return every_run(client, home, below, order_by=order, run_view_type=view)
+    except MlflowException as error:
+        raise StoreError(f"runs of session {parent_id!r}: {one_line(error)}") from error
+
+
+def every_run(client: MlflowClient, experiments: list[str], text: str, **how: Any) -> list[Run]:
+    """What a filter finds in these experiments, on however many pages."""
+    found, page = list[Run](), None
     while True:
-        try:
-            runs = client.search_runs(
-                [parent.info.experiment_id],
-                filter_string=f"tags.`{PARENT_TAG}` = '{parent_id}'",
-                order_by=["attributes.start_time ASC"],
-                page_token=page,
-                run_view_type=ViewType.ALL if deleted else ViewType.ACTIVE_ONLY,
-            )
-        except MlflowException as error:
-            raise StoreError(f"runs of session {parent_id!r}: {one_line(error)}") from error
+        runs = client.search_runs(experiments, text, page_token=page, **how)
         found += runs
-        page = runs.token
-        if not page:
+        if not (page := runs.token):
             return found
 
 
@@ -222,7 +218,7 @@ def start_run(client: MlflowClient, experiment: str, tags: Mapping[str, str]) ->
 
     try:
         # MlflowClient, unlike mlflow.start_run, does not record who ran what from which commit.
-        run = client.create_run(experiment, tags=resolve_tags(dict(tags)), run_name=tags.get(NAME_TAG))
+        run = client.create_run(experiment, tags=resolve_tags(dict(tags)), run_name=tags.get(RUN_NAME))
     except MlflowException as error:
         raise StoreError(f"cannot start a run in {without_password(client.tracking_uri)}: {one_line(error)}") from error
     return str(run.info.run_id)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from canary_mlflow import tags
 from canary_mlflow.tracking.probes import Probe, Row, Setting
 
 log = logging.getLogger("canary_mlflow")
@@ -102,8 +103,8 @@ class Invariants(Probe):
         checked = [invariant for invariant in self._invariants if invariant.checked]
         broken = "; ".join(invariant.broken for invariant in checked if invariant.broken)
         return {
-            "canary.invariants": f"broken: {broken}" if broken else "ok" if checked else "",
-            "canary.invariants_checked": ", ".join(invariant.name for invariant in checked),
+            tags.INVARIANTS: f"broken: {broken}" if broken else "ok" if checked else "",
+            tags.INVARIANTS_CHECKED: ", ".join(invariant.name for invariant in checked),
         }
 
     def trouble(self) -> str:
