@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.files import read_history
+from canary_mlflow.files.reading import read_history
 from canary_mlflow.tracking.ending import Target
 from canary_mlflow.tracking.journal import Journal
 from canary_mlflow.tracking.probes import Setting

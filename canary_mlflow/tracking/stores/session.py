@@ -136,7 +136,8 @@ def children_of(client: MlflowClient, parent: Run, *, deleted: bool = False) -> 
 
 def every_run(client: MlflowClient, experiments: list[str], text: str, **how: Any) -> list[Run]:
     """What a filter finds in these experiments, on however many pages."""
-    found, page = list[Run](), None
+    found: list[Run] = []
+    page = None
     while True:
         runs = client.search_runs(experiments, text, page_token=page, **how)
         found += runs
