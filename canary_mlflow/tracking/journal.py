@@ -23,6 +23,7 @@ from canary_mlflow.tracking.observers import Ending, Observer, RunningObservers
 from canary_mlflow.tracking.probes import Probe, Row, Setting
 from canary_mlflow.tracking.probes.running import RunningProbes
 from canary_mlflow.tracking.reading.samples import FILE, Samples
+from canary_mlflow.tracking.signals import recording
 from gates.model.records import Raised
 
 log = logging.getLogger("canary_mlflow")
@@ -120,8 +121,9 @@ class Journal:
         """Training broke off with this exception."""
         if not self.finished:
             failure, reason = classify(error, self.nan_steps + self.inf_steps)
-            self.probes.leave_ranks()
-            self.finish(failure, f"{reason} (after step {self.last_step})", raised(error), timeout=30.0)
+            with recording():
+                self.probes.leave_ranks()
+                self.finish(failure, f"{reason} (after step {self.last_step})", raised(error), timeout=30.0)
 
     def terminated(self, error: BaseException) -> None:
         """A signal ends the process. The script's own active run is ended here too: at Python's exit MLflow would call

@@ -40,6 +40,7 @@ class _State:
     noted: int = 0  # the signal that came, 0 for none
     unwinds: bool = False  # somebody obeys it: nothing may cut short the recording of the end
     waits: int = 0
+    records: int = 0  # ends that are being written down
     looks: Callable[[FrameType | None], bool] | None = None  # whether somebody will, where a signal comes
 
 
@@ -59,7 +60,7 @@ def notice(signum: int, frame: FrameType | None) -> None:
         return
     again, _now.noted = bool(_now.noted), _now.noted or signum
     nobody = _now.looks is not None and not _now.looks(frame)
-    if not _now.unwinds and (again or _now.waits or nobody):
+    if not (_now.unwinds or _now.records) and (again or _now.waits or nobody):
         raise _error()
 
 
@@ -79,6 +80,17 @@ def obey() -> None:
 
 def _error() -> KeyboardInterrupt | Terminated:
     return KeyboardInterrupt() if _now.noted == signal.SIGINT else Terminated(_now.noted)
+
+
+@contextmanager
+def recording() -> Iterator[None]:
+    """While an end is written down, for whatever reason, no signal raises: if a rank dies, the others get an error and,
+    before they have recorded it, torchrun's SIGTERM."""
+    _now.records += 1
+    try:
+        yield
+    finally:
+        _now.records -= 1
 
 
 @contextmanager
@@ -141,8 +153,7 @@ class TerminationHandler:
             signal.signal(each, notice)
 
     def remove(self) -> None:
-        """Go back to the default, unless somebody else has taken over. Raises what came when nobody looked any more: if
-        a rank dies, the others get an error and, before they have recorded it, torchrun's SIGTERM."""
+        """Go back to the default, unless somebody else has taken over. Raises what came when nobody looked any more."""
         free, self._free = self._free, []
         if not free or threading.current_thread() is not threading.main_thread():
             return
