@@ -1,13 +1,21 @@
 """What each special rule of the gate is worth: the verdicts that change without it, for each set of real runs.
 
-    python benchmarks/gate_ablation.py FOLDER [--every 6] [--only NAME …] [--tests] [--write docs/gate-made.md]
+    python benchmarks/gate_ablation.py FOLDER [--cases FOLDER] [--every 6] [--only NAME …] [--tests]
+                                       [--write docs/gate-made.md]
 
-FOLDER holds aa/ and perf/; the sets are those of benchmarks/gate_freeze.py, of which every sixth comparison is judged,
-and each session of benchmarks/campaign.jsonl.gz beside the champion's that it was judged against (faults: made beside
-other work, against the quiet champion of the same number). A rule is switched off by replacing one name of one module,
-or one value of the policy; the product has no switch for it. A cell: verdicts that change, as `with it>without it: how
-many` (B(LOCK), P(ASS), I(NCONCLUSIVE)). `--tests` counts the tests of tests/gates that fail without it. A rule that
-changes nothing anywhere has no place in the gate.
+FOLDER holds aa/ and perf/. The columns:
+
+* real sets: those of benchmarks/gate_freeze.py, of which every sixth comparison is judged;
+* campaigns: each session of benchmarks/campaign*.jsonl.gz beside the champion's that it was judged against (faults:
+  made beside other work, against the quiet champion of the same number);
+* awkward: unchanged sessions of which one side has one series or run with a slip in it (benchmarks/gate_awkward.py;
+  one of three), and the files of `--cases` that benchmarks/cases.py judges;
+* hidden: faulty sessions that leave something out, as in benchmarks/gate_hiding.py, of which every sixth is judged.
+
+A rule is switched off by replacing one name of one module, or one value of the policy; the product has no switch for
+it. A cell: verdicts that change, as `with it>without it: how many` (B(LOCK), P(ASS), I(NCONCLUSIVE)). `--tests` counts
+the tests of tests/gates that fail without it. A rule that changes nothing in any column has no place in the gate,
+unless `KEPT` says what for.
 """
 
 from __future__ import annotations
@@ -18,9 +26,10 @@ import gzip
 import json
 import math
 import os
+import shlex
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,20 +38,26 @@ from unittest.mock import patch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from gate_freeze import Comparison, comparisons, packed_run  # noqa: E402  # the path is set above
+from cases import CASES  # noqa: E402  # the path is set above
+from gate_awkward import ALGORITHMS, awkward  # noqa: E402
+from gate_freeze import Comparison, comparisons, packed_run  # noqa: E402
+from gate_hiding import ways  # noqa: E402
 from gate_judges import policy_for, verdict  # noqa: E402
 from gate_tables import write_tables  # noqa: E402
 
-from gates import Policy, Role, metric_checks, metric_comparison  # noqa: E402
+from canary_mlflow.files.runs import read_side  # noqa: E402
+from gates import Policy, Role, Run, Version, judge, metric_checks, metric_comparison  # noqa: E402
 from gates.evidence import clocks, comparability, matching, plausibility, readings  # noqa: E402
 from gates.hard import hard_gates  # noqa: E402
 from gates.model import policy as policies  # noqa: E402
 from gates.model import sides, summaries  # noqa: E402
 from gates.stats import comparisons as tests  # noqa: E402
 
+judging = sys.modules["gates.judge"]  # as a name of the package it is the function
 MARK = "benchmarks/gate_ablation.py"
 NOTHING = 1e-12
 CAMPAIGN = ROOT / "benchmarks" / "campaign.jsonl.gz"
+COLUMNS = ("real sets", "campaigns", "awkward", "hidden")
 
 Place = tuple[Any, str, Any]
 """An object, the name of what is replaced in it, and what stands there instead."""
@@ -110,6 +125,15 @@ SWITCHES: dict[str, list[Place]] = {
     "pairs by seed": [(matching, "PAIRS", 10**9)],
     "that two seeds are no pairs": [(matching, "PAIRS", 2)],
     "runs of one seed count as one": [(matching, "apart", lambda _, scale, given: scale.harms(given))],
+    "that identity reaches to other seeds": [
+        (
+            metric_comparison,
+            "same_code",
+            lambda _, __, left, right: (
+                matching.identical(left, right) and {r.seed for r in right} <= {r.seed for r in left}
+            ),
+        )
+    ],
     "identity": [(metric_comparison, "same_code", returns(False))],
     "that identity asks for equal losses": [(metric_comparison, "same_training", returns(True))],
     "runs again under another name": [(sides, "_copies", returns({}))],
@@ -120,6 +144,8 @@ SWITCHES: dict[str, list[Place]] = {
     "... points at other steps": [(comparability, "_other_part", returns(""))],
     "... only of a series that changes on the way": [(comparability, "_changes", returns(True))],
     "... up to the end that all share": [(metric_comparison, "up_to_shared_end", returns(None))],
+    "... unless the whole runs end worse": [(metric_comparison, "_ends_alike", returns(True))],
+    "... or lie at the same rollouts": [(Run, "updates", math.nan)],
     "... runs too short to give a number": [(metric_comparison, "unread", returns([]))],
     "sparse series": [(readings, "points", lambda policy, series: (policy.warmup_steps, policy.min_steps))],
     "tails and drifts of short runs are advice": summary(decides_from=0),
@@ -132,7 +158,14 @@ SWITCHES: dict[str, list[Place]] = {
     "... a loss that vanished": [(plausibility, "_vanished", returns(""))],
     "... a clock that stands": [(plausibility, "_standing_clock", returns(""))],
     "limits of other rewards": [(readings, "_reached", returns(math.inf))],
+    "... a loss on another scale": [(plausibility, "_other_scale", returns(""))],
+    "gains that nothing explains": [(metric_checks, "_too_good", returns(None))],
+    "a share of what training gained": rules(gain=None),
+    "rewards added up alike": [(metric_comparison, "weighed_alike", lambda _, left, right: (left, right, ()))],
+    "metrics that mean another thing": [(metric_comparison, "_means_otherwise", returns(None))],
     # Clocks.
+    "what may have slowed it down": [(metric_comparison, "excuse", returns(""))],
+    "the first steps' set-up": [(summaries, "SET_UP", math.inf)],
     "throttled GPUs": [(clocks, "CLOCK_SHARE", 0.0)],
     "contended CPUs": resolved(lambda policy: replace(policy, validity=replace(policy.validity, sentinel_rise=None))),
     # Checks without a baseline.
@@ -144,6 +177,7 @@ SWITCHES: dict[str, list[Place]] = {
     "invariants": hard(invariants=False),
     "watch": hard(watch=False),
     "failures that the baseline shares": [(hard_gates, "_clearly_more", returns(True))],
+    "... unless the candidate's fail more often": [(hard_gates, "_clearly_more", returns(False))],
     "crashes by the code": [(hard_gates, "crashes", returns(()))],
     "interrupted runs' rows": [(sides.Side, "interrupted", ())],
     "facts": hard(facts=False),
@@ -162,6 +196,10 @@ SWITCHES: dict[str, list[Place]] = {
     "time of an iteration": without_overlay("iteration", "iteration_cpu"),
 }
 """Each rule with what is replaced for it to be off. `...`: a part of the rule above it."""
+
+
+KEPT: dict[str, str] = {}
+"""Of the rules that change nothing in any column, and of some others: what they guard against that no column has."""
 
 
 @contextlib.contextmanager
@@ -192,11 +230,78 @@ def of_campaign(file: Path = CAMPAIGN) -> Iterator[Comparison]:
             yield f"campaign {'unchanged' if one['kind'] == 'unchanged' else 'faults'}", "smoke", left, made
 
 
-def letters(found: list[Comparison]) -> dict[str, list[str]]:
-    said: dict[str, list[str]] = defaultdict(list)
-    for name, tier, left, right in found:
-        said[name].append(str(verdict(left, right, policy_for(tier)).outcome)[0])
+def of_campaigns() -> Iterator[Comparison]:
+    for file in sorted(CAMPAIGN.parent.glob("campaign*.jsonl.gz")):
+        yield from of_campaign(file)
+
+
+def of_awkward() -> Iterator[Comparison]:
+    """Each slip in an unchanged session of each algorithm."""
+    quiet = [one for one in of_campaign() if one[0] == "campaign unchanged"]
+    for algo in ALGORITHMS:
+        _, tier, left, right = next(one for one in quiet if one[3][0].workload["algo"] == algo)
+        for slip, before, now in awkward(left, right):
+            yield slip, tier, before, now
+
+
+def of_hidden() -> Iterator[Comparison]:
+    """Each faulty session, with each thing left out."""
+    for file in (CAMPAIGN, CAMPAIGN.with_name("campaign-others.jsonl.gz")):
+        for name, tier, left, right in of_campaign(file):
+            if name == "campaign faults":
+                for way, runs in ways(right):
+                    yield way, tier, left, runs
+
+
+def of_cases(folder: Path) -> Iterator[Comparison]:
+    """The files that benchmarks/cases.py has judged, read as `canary judge` reads them."""
+    for case in CASES:
+        words = shlex.split(case.commands[-1])
+        if words[:2] == ["canary", "judge"]:
+            given = dict(zip(words[2::2], words[3::2], strict=True))
+            sides = (
+                read_side(sorted((folder / case.group).glob(given[side]))) for side in ("--baseline", "--candidate")
+            )
+            left, right = (version.runs for version, _ in sides)
+            yield f"{case.group}, {given['--policy']}", given["--policy"], left, right
+
+
+def sets(folder: Path, cases: Path | None, every: int) -> dict[str, list[Comparison]]:
+    """The comparisons of each column, of large sets one of `every`."""
+    by_set: dict[str, list[Comparison]] = defaultdict(list)
+    for one in comparisons(folder):
+        by_set[one[0]].append(one)
+    return {
+        "real sets": [one for each in by_set.values() for one in each[::every]],
+        "campaigns": [*of_campaigns()],
+        "awkward": [*[*of_awkward()][::3], *(of_cases(cases) if cases else ())],
+        "hidden": [*of_hidden()][::every],
+    }
+
+
+def letters(found: dict[str, list[Comparison]]) -> dict[str, dict[str, list[str]]]:
+    """Column → set → one letter for each verdict."""
+    said: dict[str, dict[str, list[str]]] = {column: defaultdict(list) for column in found}
+    with patch.object(judging, "root_causes", returns(())):  # which only explain a verdict, and take half of the time
+        for column, each in found.items():
+            for name, tier, left, right in each:
+                said[column][name].append(_letter(column, tier, left, right))
     return said
+
+
+def _letter(column: str, tier: str, left: Sequence[Run], right: Sequence[Run]) -> str:
+    if column == "real sets":
+        return str(verdict(left, right, policy_for(tier)).outcome)[0]
+    sides = (Version(model="m", version=str(at), runs=tuple(side)) for at, side in enumerate((left, right)))
+    return str(judge(policy_for(tier), *sides).outcome)[0]
+
+
+def moves(before: dict[str, list[str]], now: dict[str, list[str]]) -> dict[str, Counter[str]]:
+    """Set → the verdicts that are others, as `with it>without it`."""
+    found = {
+        name: Counter(f"{a}>{b}" for a, b in zip(before[name], now[name], strict=True) if a != b) for name in before
+    }
+    return {name: counts for name, counts in found.items() if counts}
 
 
 def failing(name: str) -> int:
@@ -227,35 +332,43 @@ def failing(name: str) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--cases", type=Path, help="the folder of benchmarks/cases.py")
     parser.add_argument("--every", type=int, default=6)
     parser.add_argument("--only", nargs="*", choices=list(SWITCHES), default=list(SWITCHES))
     parser.add_argument("--tests", action="store_true", help="count the tests that fail, too: 20 s of CPU each")
     parser.add_argument("--write", type=Path, help="a Markdown file with the two marks")
     asked = parser.parse_args()
-    by_set: dict[str, list[Comparison]] = defaultdict(list)
-    for one in comparisons(asked.folder):
-        by_set[one[0]].append(one)
-    found = [one for each in by_set.values() for one in each[:: asked.every]] + list(of_campaign())
+    found = sets(asked.folder, asked.cases, asked.every)
     before = letters(found)
-    lines = [f"| without ({len(found)} comparisons) | what changes |{' tests that fail |' * asked.tests}"]
-    lines += [f"|---|---|{'---|' * asked.tests}"]
-    result: dict[str, dict[str, dict[str, int]]] = {}
+    heads = [f"{column} ({len(found[column])})" for column in COLUMNS]
+    lines = [f"| without | {' | '.join(heads)} |{' tests that fail |' * asked.tests} kept for |"]
+    lines += [f"|---|{'---|' * (len(COLUMNS) + asked.tests + 1)}"]
+    result: dict[str, dict[str, dict[str, dict[str, int]]]] = {}
     for name in asked.only:
         with switched_off(name):
             now = letters(found)
-        moved = {
-            where: Counter(f"{a}>{b}" for a, b in zip(before[where], now[where], strict=True) if a != b)
-            for where in before
-        }
-        result[name] = {where: dict(counts) for where, counts in moved.items() if counts}
-        cells = [f"{where} {', '.join(f'{k}: {n}' for k, n in c.items())}" for where, c in result[name].items()]
+        result[name] = {}
+        cells = []
+        for column in COLUMNS:
+            moved = moves(before[column], now[column])
+            result[name][column] = {where: dict(counts) for where, counts in moved.items()}
+            cells.append(_cell(column, moved))
         tested = f" {failing(name)} |" if asked.tests else ""
-        lines.append(f"| {name} | {'; '.join(cells) or 'nothing'} |{tested}")
+        lines.append(f"| {name} | {' | '.join(cells)} |{tested} {KEPT.get(name, '')} |")
         print(lines[-1], file=sys.stderr, flush=True)
     print("\n".join(lines))
     if asked.write:
         write_tables(asked.write, lines, MARK)
     print(json.dumps({"benchmark": "gate ablation", "every": asked.every, **result}))
+
+
+def _cell(column: str, moved: dict[str, Counter[str]]) -> str:
+    """Real sets and campaigns by set; of what was made up, the sum."""
+    if column in ("real sets", "campaigns"):
+        return "; ".join(
+            f"{where} {', '.join(f'{k}: {n}' for k, n in counts.items())}" for where, counts in moved.items()
+        )
+    return ", ".join(f"{k}: {n}" for k, n in sorted(sum(moved.values(), Counter()).items()))
 
 
 if __name__ == "__main__":

@@ -20,8 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from gate_ablation import CAMPAIGN, of_campaign  # noqa: E402  # the path is set above
-from gate_judges import policy_for  # noqa: E402
+from gate_judges import policy_for  # noqa: E402  # the path is set above
 
 from gates import Run, Version, judge  # noqa: E402
 
@@ -64,6 +63,8 @@ def ways(runs: Sequence[Run]) -> Iterator[tuple[str, list[Run]]]:
 
 
 def main() -> None:
+    from gate_ablation import CAMPAIGN, of_campaign
+
     policy, said, passed = policy_for("smoke"), Counter[tuple[str, str]](), []
     for file in (CAMPAIGN, CAMPAIGN.with_name("campaign-others.jsonl.gz")):
         for name, _, left, right in of_campaign(file):
