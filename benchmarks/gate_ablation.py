@@ -47,7 +47,7 @@ from gate_tables import write_tables  # noqa: E402
 
 from canary_mlflow.files.runs import read_side  # noqa: E402
 from gates import Policy, Role, Run, Version, judge, metric_checks, metric_comparison  # noqa: E402
-from gates.evidence import clocks, comparability, matching, plausibility, readings  # noqa: E402
+from gates.evidence import comparability, matching, plausibility, readings  # noqa: E402
 from gates.hard import hard_gates  # noqa: E402
 from gates.model import policy as policies  # noqa: E402
 from gates.model import sides, summaries  # noqa: E402
@@ -166,7 +166,6 @@ SWITCHES: dict[str, list[Place]] = {
     # Clocks.
     "what may have slowed it down": [(metric_comparison, "excuse", returns(""))],
     "the first steps' set-up": [(summaries, "SET_UP", math.inf)],
-    "throttled GPUs": [(clocks, "CLOCK_SHARE", 0.0)],
     "contended CPUs": resolved(lambda policy: replace(policy, validity=replace(policy.validity, sentinel_rise=None))),
     # Checks without a baseline.
     "completed": hard(completed=False),

@@ -68,8 +68,7 @@ def _compare_alike(
         left, fresh, right = ([run for run in side if run.run_id not in pairs.invalid] for side in (left, fresh, right))
         if not (left and right):
             empty = "baseline" if right else "candidate"
-            what = listed(sorted({reason.what for reason in pairs.invalid.values()}))
-            reason = f"no {empty} run has a usable clock ({what})"
+            reason = f"no {empty} run has a usable clock (contended)"
             return undecided(rule, reason, ReasonCode.INVALID_ENVIRONMENT)
     return _compare_runs(policy, rule, once((*left, *fresh)), right, beside=pairs.together and judged_in_pairs(rule))
 

@@ -93,18 +93,15 @@ def _rows_alone(baseline: Sequence[Run], candidate: Sequence[Run]) -> Iterator[s
 
 
 def _clocks(baseline: Sequence[Run], candidate: Sequence[Run], pairs: Pairs) -> Iterator[str]:
-    """For each cause: how many runs, what happened to them, which they are, and what one of them did."""
+    """How many runs were contended, which they are, and what one of them did."""
     sides = (("baseline", baseline), ("fresh baseline", pairs.used), ("candidate", candidate))
     everyone = {run.run_id: run for _, side in sides for run in side}
-    for what in dict.fromkeys(slow.what for slow in pairs.invalid.values()):
-        alike = [run_id for run_id in everyone if run_id in pairs.invalid and pairs.invalid[run_id].what == what]
-        named = [
-            (name, together(called(run.run_id, run.seed) for run in side if run.run_id in alike))
-            for name, side in sides
-        ]
-        who = "; ".join(f"{name} {runs}" for name, runs in named if runs)
-        said = f"{who}: {'one' if len(alike) > 1 else 'it'} {pairs.invalid[alike[0]].seen}"
-        yield f"{CLOCK}: {len(alike)} of {len(everyone)} runs {what} ({said})"
+    slow = [run_id for run_id in everyone if run_id in pairs.invalid]
+    named = [(name, together(called(r.run_id, r.seed) for r in side if r.run_id in slow)) for name, side in sides]
+    who = "; ".join(f"{name} {runs}" for name, runs in named if runs)
+    if slow:
+        said = f"{who}: {'one' if len(slow) > 1 else 'it'} {pairs.invalid[slow[0]]}"
+        yield f"{CLOCK}: {len(slow)} of {len(everyone)} runs contended ({said})"
 
 
 def _pauses(baseline: Sequence[Run], candidate: Sequence[Run]) -> Iterator[str]:

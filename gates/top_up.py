@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from gates.evidence.clocks import invalid_clocks, judged_in_pairs
+from gates.evidence.clocks import contended, judged_in_pairs
 from gates.hard.crashes import crashes
 from gates.hard.hard_gates import hard_checks
 from gates.model.policy import Policy
@@ -133,12 +133,12 @@ def _broken_off(side: Side) -> dict[int, str]:
 def _without_clock(policy: Policy, clocks: Sequence[Run], right: Side) -> dict[int, str]:
     if not any(rule.role is Role.GATE and rule.info.wall_clock for rule in policy.rules):
         return {}
-    invalid = invalid_clocks(policy, clocks, right.finished)
+    invalid = contended(policy, clocks, right.finished)
     timed: dict[int, list[str]] = {}
     for run in right.finished:
         if run.seed is not None:
             timed.setdefault(run.seed, []).append(run.run_id)
-    return {seed: invalid[ids[-1]].seen for seed, ids in timed.items() if all(run_id in invalid for run_id in ids)}
+    return {seed: invalid[ids[-1]] for seed, ids in timed.items() if all(run_id in invalid for run_id in ids)}
 
 
 def next_seeds(count: int, baseline: Collection[int], candidate: Collection[int]) -> list[int]:

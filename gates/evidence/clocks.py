@@ -1,8 +1,8 @@
-"""Runs whose clock tells about the machine instead of the code: throttled, or contended; and runs of both sides that
-were made side by side, as a machine that is slower today is slower for both.
+"""Runs whose clock tells about the machine instead of the code; and runs of both sides that were made side by side, as
+a machine that is slower today is slower for both.
 
 The sentinel, a fixed kernel timed beside the steps, does not depend on the code. A run in which it is slow, compared
-with the quieter side, is not judged by the clock. A GPU's clock rate is compared with the side's other runs.
+with the quieter side, is not judged by the clock.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import NamedTuple
 
 import numpy as np
 
@@ -22,8 +21,6 @@ from gates.model.sides import Side, baseline_side
 from gates.model.summaries import SUMMARIES
 from gates.model.wording import called, quantity
 
-CLOCK_SHARE = 0.95
-"""A GPU whose clock is below this share of its side's median is throttled."""
 IN_LINE = 0.1
 """By how much a larger share of its steps' time the candidate stands in line for a core, from which on that may be why
 its steps cost more: it computes with a cache that others have used."""
@@ -33,59 +30,30 @@ SURROUNDINGS = 1.25
 the steps of a LoRA training of a tiny model cost 21 to 24 % more, those of a model four times as wide no more."""
 
 
-class Slow(NamedTuple):
-    """Why a run's clock does not count: `what` happened to the run, in a word, and what was `seen`, as a clause that
-    begins with a verb."""
-
-    what: str
-    seen: str
+Reasons = dict[str, str]
+"""Run id → what was seen of the machine, as a clause that begins with a verb."""
 
 
-Reasons = dict[str, Slow]
-"""By run id."""
-
-
-def invalid_clocks(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run]) -> Reasons:
+def contended(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run]) -> Reasons:
     """The runs of both sides whose clock does not count."""
-    found: Reasons = {}
-    for side in (baseline, candidate):
-        found |= _throttled(policy, side)
-    if policy.validity.sentinel_rise is not None:
-        found |= _slow_sentinels(policy, policy.validity.sentinel_rise, baseline, candidate)
-    return found
-
-
-def _throttled(policy: Policy, side: Sequence[Run]) -> Reasons:
-    clocks = _levels(policy, side, "gpu_clock")
-    middle = median(clocks.values()) if clocks else 0.0
-    return {
-        run_id: Slow("throttled", f"had its GPU at {value:.3g} MHz, the runs beside it at {middle:.3g} MHz")
-        for run_id, value in clocks.items()
-        if value < CLOCK_SHARE * middle
-    }
-
-
-def _slow_sentinels(policy: Policy, rise: float, baseline: Sequence[Run], candidate: Sequence[Run]) -> Reasons:
-    sides = [_levels(policy, side, "sentinel_time") for side in (baseline, candidate)]
-    if not all(sides):
+    rise, sides = policy.validity.sentinel_rise, [_sentinels(policy, side) for side in (baseline, candidate)]
+    if rise is None or not all(sides):
         return {}
-    reference = min(median(side.values()) for side in sides)
+    quiet = min(median(side.values()) for side in sides)
     return {
-        run_id: Slow(
-            "contended",
-            f"ran a fixed kernel in {quantity(value, 's')}, against {quantity(reference, 's')} where it was quiet",
-        )
+        run_id: f"ran a fixed kernel in {quantity(value, 's')}, against {quantity(quiet, 's')} where it was quiet"
         for side in sides
         for run_id, value in side.items()
-        if value > (1 + rise) * reference
+        if value > (1 + rise) * quiet
     }
 
 
-def _levels(policy: Policy, side: Sequence[Run], name: str) -> dict[str, float]:
-    """Run id → interquartile mean of a metric after warm-up, for the runs where it is above zero."""
+def _sentinels(policy: Policy, side: Sequence[Run]) -> dict[str, float]:
+    """Run id → the kernel's time after warm-up, for the runs where it is above zero."""
     found = {}
     for run in side:
-        value = SUMMARIES["iqm"](run.series[name], policy.warmup_steps) if name in run.series else np.nan
+        series = run.series.get("sentinel_time")
+        value = np.nan if series is None else SUMMARIES["iqm"](series, policy.warmup_steps)
         if np.isfinite(value) and value > 0:
             found[run.run_id] = float(value)
     return found
@@ -173,16 +141,14 @@ def pair(policy: Policy, baseline: Version | None, stored: Side, candidate: Side
     policy that never asks for fresh runs takes none: those beside an exception only say whether they broke off too."""
     wanted = baseline is not None and policy.looks.fresh_baseline is not FreshBaseline.NEVER
     side = baseline_side(baseline.fresh if baseline and wanted else (), candidate)
-    invalid = invalid_clocks(policy, side.finished, candidate.finished)
+    invalid = contended(policy, side.finished, candidate.finished)
     left, right = (_by_unshared_seed(runs, invalid) for runs in (side.finished, candidate.finished))
     seeds = sorted(left.keys() & right.keys())
     paired = {right[seed].run_id for seed in seeds}
     enough = len(seeds) >= LEAST_PAIRS
-    of_stored = invalid_clocks(policy, stored.finished, stored.finished if enough else candidate.finished)
+    of_stored = contended(policy, stored.finished, stored.finished if enough else candidate.finished)
     slow = [
-        f"{called(run.run_id, run.seed)}: it {invalid[run.run_id].seen}"
-        for run in side.finished
-        if run.run_id in invalid
+        f"{called(run.run_id, run.seed)}: it {invalid[run.run_id]}" for run in side.finished if run.run_id in invalid
     ]
     return Pairs(
         baseline=tuple(left[seed] for seed in seeds) if enough else (),

@@ -10,7 +10,6 @@ import pytest
 from verdicts import check
 
 from gates import Outcome, ReasonCode, Run, Series, Version, judge
-from gates.evidence.clocks import invalid_clocks
 from gates.hard.divergence import divergence
 from gates.model.priors import Prior
 from gates.model.rules import Role
@@ -49,15 +48,6 @@ def test_what_would_block_lies_beyond_the_margin_too():
     found = compare(BASELINE, BASELINE[:3], margin=0.2, prior=Prior(sd=0.02, df=4, kind="shipped"))
     assert block_probability(found, found.design, 0.2, 0.01) == pytest.approx(0.5, abs=0.01)
     assert block_probability(found, found.design, 0.3, 0.01) > 0.99
-
-
-def test_a_clock_is_held_to_the_middle_of_those_beside_it(smoke, make_run):
-    clocks = [
-        make_run(f"r{at}", series_={"gpu_clock": np.full(100, mhz)}) for at, mhz in enumerate((1000, 1000, 1000, 1060))
-    ]
-    assert invalid_clocks(smoke, clocks, ()) == {}
-    slow = make_run("r4", series_={"gpu_clock": np.full(100, 900.0)})
-    assert list(invalid_clocks(smoke, [*clocks, slow], ())) == ["r4"]
 
 
 def test_fresh_runs_of_other_work_are_not_compared(asks_fresh, make_run):
