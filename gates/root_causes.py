@@ -21,7 +21,7 @@ from gates.model.wording import listed
 COSTLIER = 1.08  # times the baseline's cost: below, clocks differ by as much
 DEARER = 1.04  # times the cost of all steps: a slowdown of the last ones alone moves no median
 HEAVIER = 1.05  # times its peak
-LEAST_MIB = 8.0
+LEAST_MIB = 8.0  # by which its peak is higher, too: of a small one, 5 % are next to nothing
 CLEAR = 0.25  # share of the harm that a phase must explain to be named
 SURE = 0.95  # rank of a phase that explains all of a slowdown: below not_numbers and frozen
 FACTOR = 1.25  # from which on a rate or a coefficient counts as changed

@@ -6,11 +6,10 @@ import math
 from collections.abc import Sequence
 
 from gates.evidence.readings import HarmScale, Reading
-from gates.model.records import Run
+from gates.model.records import EDGE, Run
 from gates.model.rules import MetricRule
 from gates.model.summaries import SUMMARIES, iqm
 
-UNEQUAL = 0.1  # of the steps of a run
 _PLACES = {
     1.0: "end at",
     0.0: "begin at",
@@ -46,7 +45,7 @@ def _incomparable(
 ) -> str:
     """As `incomparable`, with the way counted in `what`; `unread`: where the runs without a number ended."""
     longest = max(reading.last_step for reading in everyone)
-    too_early = [end for end in unread if end < (1 - UNEQUAL) * longest]
+    too_early = [end for end in unread if end < (1 - EDGE) * longest]
     if rule.must_have and too_early:
         where = _apart(1.0, [min(too_early), longest], what)
         return f"the runs {where}: if one failed, what is recorded of it must say so"
@@ -71,7 +70,7 @@ def unread(runs: Sequence[Run], readings: Sequence[Reading]) -> list[Run]:
 def _other_end(readings: Sequence[Reading], too_early: Sequence[int], what: str) -> str:
     """Where the last points lie, if that is at different distances from the start."""
     ends = [*too_early, *(int(reading.series.steps[-1]) for reading in readings)]
-    return _apart(1.0, ends, what) if min(ends) < (1 - UNEQUAL) * max(ends) else ""
+    return _apart(1.0, ends, what) if min(ends) < (1 - EDGE) * max(ends) else ""
 
 
 def _other_part(readings: Sequence[Reading], too_early: Sequence[int], longest: float, what: str) -> str:
@@ -79,7 +78,7 @@ def _other_part(readings: Sequence[Reading], too_early: Sequence[int], longest: 
     run was resumed or lack its middle, a logging interval that changed on the way."""
     steps = [reading.series.steps[reading.series.finite].astype(float) for reading in readings]
     spacings = [reading.series.spacing for reading in readings if len(reading.series.steps) > 1]
-    most = max([UNEQUAL * longest, *spacings])  # points lie no closer than this
+    most = max([EDGE * longest, *spacings])  # points lie no closer than this
     for place in _PLACES:
         found = [float(each[round(place * (len(each) - 1))]) for each in steps]
         found += [float(end) for end in too_early if place == 1.0]

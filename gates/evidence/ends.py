@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gates.evidence.comparability import UNEQUAL
-from gates.model.records import Run, Series
+from gates.model.records import EDGE, Run, Series
 
 LEAST_SHARED = 0.5
 """Of the longest run: what is shared must be most of a training."""
@@ -21,8 +20,8 @@ def up_to_shared_end(baseline: Sequence[Run], candidate: Sequence[Run]) -> tuple
     the candidate ends where none of the baseline's does: it would choose what is compared, or it trains longer.
     """
     left, right = ([run.last_step for run in side] for side in (baseline, candidate))
-    by_itself = min(left) < (1 - UNEQUAL) * max(left)
-    alike = min(right) >= (1 - UNEQUAL) * min(left) and (1 - UNEQUAL) * max(right) <= max(left)
+    by_itself = min(left) < (1 - EDGE) * max(left)
+    alike = min(right) >= (1 - EDGE) * min(left) and (1 - EDGE) * max(right) <= max(left)
     shared, longest = min(*left, *right), max(*left, *right)
     if not (by_itself and alike and shared >= LEAST_SHARED * longest):
         return None

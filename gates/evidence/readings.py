@@ -11,7 +11,7 @@ import numpy as np
 from gates.model.metrics import metrics_with
 from gates.model.policy import Policy
 from gates.model.priors import Prior
-from gates.model.records import Run, Series
+from gates.model.records import EDGE, Run, Series
 from gates.model.rules import MetricRule, Role, Scale, as_change
 from gates.model.summaries import SUMMARIES, Values, rate
 from gates.model.wording import called, quantity
@@ -27,7 +27,6 @@ SCORES = 5.0
 LARGEST = 1e300
 """Larger numbers are judged as this one: their sums overflow."""
 _REWARDS = metrics_with("reward")
-EARLY = 0.1  # of a run
 MEASURED_BY = {
     "eval_loss": ("loss",),
     "eval_accuracy": ("reward_accuracy",),
@@ -66,7 +65,7 @@ class Reading:
     @property
     def to_the_end(self) -> bool:
         """Whether the series goes on as long as its run: no more than a tenth of the run, or a point, is missing."""
-        return self.last_step - int(self.series.steps[-1]) <= max(0.1 * self.last_step, self.series.spacing)
+        return self.last_step - int(self.series.steps[-1]) <= max(EDGE * self.last_step, self.series.spacing)
 
     @property
     def called(self) -> str:
@@ -156,7 +155,7 @@ def _start(rule: MetricRule, run: Run, series: Series) -> float:
     evaluated = [series.finite_only()] if len(series.steps) > 1 else []
     known = [one for one in (*evaluated, *trained) if len(one.steps)]
     first = min(known, key=lambda one: int(one.steps[0]), default=None)
-    early = first is not None and first.steps[0] <= max(first in trained, EARLY * run.last_step)
+    early = first is not None and first.steps[0] <= max(first in trained, EDGE * run.last_step)
     return float(first.values[0]) if first is not None and early else math.nan
 
 

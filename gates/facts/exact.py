@@ -23,7 +23,7 @@ OF_ORDER = (FIRST, "labels.trained", "labels.which")
 SEEDED = (FIRST, "labels.", ORDER)
 """Follows from the seed, so it is compared between runs of one seed alone."""
 
-STEPS = 3
+STEPS = 3  # first steps whose losses, gradients and rewards are facts
 REWARDS = ("reward_mean", "score_mean")
 SERIES = ("loss", "grad_norm", *REWARDS)
 DEFAULTS = "defaults."
@@ -39,6 +39,7 @@ differs."""
 
 ROUNDING = {"fp32": 1e-5, "tf32": 1e-3, "bf16": 1e-2, "fp16": 1e-2}
 LOOSEST = 1e-2
+"""Relative errors that count as rounding, by precision; of one that is not named, the loosest."""
 GROWS = 10.0
 """By how much an error of rounding may grow from one step to the next, through the weights that it moves."""
 

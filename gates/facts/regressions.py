@@ -34,6 +34,7 @@ from gates.model.verdict import Difference
 
 MANTISSA = {"bfloat16": 7, "float16": 10, "float32": 23}
 FINEST = 52
+"""Bits of the mantissa (IEEE 754); of a type that is not named, those of float64."""
 IMPLEMENTED = frozenset({"fused", "foreach", "capturable", "differentiable"})
 """Settings of an optimizer that do not change its update."""
 OUTCOME = "outcome."

@@ -14,8 +14,8 @@ COUNTS = {"flops": 0.005, "traffic": 0.005, "tensors": 0.005, "allocated": 0.01}
 """By more than this share they are material; counts have no noise, views and names are no work."""
 CALLS = "calls."
 """How the numbers of single operations begin, views left out."""
-MOST_CALLS = 3
-SHOWN = 4
+MOST_CALLS = 3  # operations that are named
+SHOWN = 4  # differences that a sentence names
 IDENTICAL, IMMATERIAL, MATERIAL = "identical", "immaterial", "material"
 
 

@@ -12,13 +12,9 @@ import numpy as np
 
 from gates.model.bound import bound_of_sides
 from gates.model.metrics import METRICS, RECORDINGS, metrics_with
-from gates.model.records import Run, Version
+from gates.model.records import EDGE, Run, Version
 from gates.model.verdict import Check, Difference, ReasonCode, open_check
 from gates.model.wording import called, counted, listed
-
-LATE = 0.9
-"""Share of a run that an evaluation must reach: with eval_steps=200 of 500 the last one stands at 400, and knows
-nothing of a collapse after it."""
 
 _CLOCKS = metrics_with("clock")
 OTHER_WORK = 1.05
@@ -210,7 +206,7 @@ def conditions(baseline: Side, candidate: Side) -> dict[str, str]:
     known, other = (baseline, candidate) if baseline.evidence else (candidate, baseline)
     before, now = ({name for run in side.evidence for name in run.series} for side in (known, other))
     late = {
-        name for run in known.evidence for name, series in run.series.items() if series.reaches(LATE, run.last_step)
+        name for run in known.evidence for name, series in run.series.items() if series.reaches(1 - EDGE, run.last_step)
     }
     states = tuple(zip(RECORDINGS, (late, before, now, METRICS), strict=True))
     found = {name: next(word for word, names in states if name in names) for name in METRICS}

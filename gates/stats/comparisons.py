@@ -108,7 +108,7 @@ SURPRISE = 3.0
 """The second form assumes runs this many times as noisy as expected, beside the spread that they show."""
 _MEDIAN_ERROR = math.sqrt(math.pi / 3)  # standard error of normal runs' Hodges-Lehmann shift / that of means
 _MIDDLE_DIFFERENCE = 0.9539  # the median of the absolute difference of two standard normal numbers
-_LEAST = 1e-300
+_LEAST = 1e-300  # of a squared error, by which differences are divided
 
 
 @dataclass(frozen=True, kw_only=True)

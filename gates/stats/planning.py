@@ -14,7 +14,7 @@ LEAST_TO_BLOCK = 2
 """A single number, even as the mean of five runs of a seed, tells nothing about the spread."""
 MAX_RUNS = 20
 """Runs per side beyond which more runs are no longer advised."""
-POWER = 0.8
+POWER = 0.8  # the usual one: a plan decides 4 times out of 5
 _POWER_QUANTILE = 0.8416212335729143  # standard normal quantile of POWER
 _LARGEST_SHIFT = 30.0  # beyond it scipy's non-central t loses its digits, and every critical value is exceeded
 
