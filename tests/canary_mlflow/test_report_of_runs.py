@@ -173,4 +173,5 @@ def test_an_older_database_is_named_in_one_line(shared: Any, tmp_path: Path) -> 
         old.execute("UPDATE alembic_version SET version_num = '451aebb31d03'")  # of MLflow 0.9
     result = canary("report", "whatever", "--tracking-uri", f"sqlite:///{file}")
     assert (result.exit_code, len(result.stderr.splitlines())) == (4, 1)
-    assert "mlflow db upgrade" in result.stderr
+    assert "(schema 451aebb31d03)" in result.stderr
+    assert "canary db upgrade" in result.stderr

@@ -24,7 +24,10 @@ JUDGED = Path(__file__).resolve().parents[1] / "data" / "verdicts" / "block_lear
 
 def printing(group: click.Group, above: str = "") -> Iterator[str]:
     """The commands that take --json."""
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
         if isinstance(command, click.Group):
             yield from printing(command, f"{above}{name} ")
         elif any("--json" in option.opts for option in command.params):
