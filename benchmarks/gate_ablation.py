@@ -1,16 +1,16 @@
 """What each special rule of the gate is worth: the verdicts that change without it, for each set of real runs.
 
-    python benchmarks/gate_ablation.py FOLDER [--cases FOLDER] [--every 6] [--only NAME …] [--tests]
+    python benchmarks/gate_ablation.py FOLDER [--cases FOLDER] [--every 12] [--only NAME …] [--tests]
                                        [--write docs/gate-made.md]
 
 FOLDER holds aa/ and perf/. The columns:
 
-* real sets: those of benchmarks/gate_freeze.py, of which every sixth comparison is judged;
+* real sets: those of benchmarks/gate_freeze.py, of which every twelfth comparison is judged;
 * campaigns: each session of benchmarks/campaign*.jsonl.gz beside the champion's that it was judged against (faults:
   made beside other work, against the quiet champion of the same number);
 * awkward: unchanged sessions of which one side has one series or run with a slip in it (benchmarks/gate_awkward.py;
   one of three), and the files of `--cases` that benchmarks/cases.py judges;
-* hidden: faulty sessions that leave something out, as in benchmarks/gate_hiding.py, of which every sixth is judged.
+* hidden: faulty sessions that leave something out, as in benchmarks/gate_hiding.py, of which every twelfth is judged.
 
 A rule is switched off by replacing one name of one module, or one value of the policy; the product has no switch for
 it. A cell: verdicts that change, as `with it>without it: how many` (B(LOCK), P(ASS), I(NCONCLUSIVE)). `--tests` counts
@@ -57,6 +57,8 @@ judging = sys.modules["gates.judge"]  # as a name of the package it is the funct
 MARK = "benchmarks/gate_ablation.py"
 NOTHING = 1e-12
 CAMPAIGN = ROOT / "benchmarks" / "campaign.jsonl.gz"
+EXPLAINING = ("runs_needed", "smallest_detectable")
+"""What only explains a verdict, as do its causes, and takes half of its time."""
 COLUMNS = ("real sets", "campaigns", "awkward", "hidden")
 
 Place = tuple[Any, str, Any]
@@ -273,7 +275,7 @@ def sets(folder: Path, cases: Path | None, every: int) -> dict[str, list[Compari
     return {
         "real sets": [one for each in by_set.values() for one in each[::every]],
         "campaigns": [*of_campaigns()],
-        "awkward": [*[*of_awkward()][::3], *(of_cases(cases) if cases else ())],
+        "awkward": [*[*of_awkward()][:: max(1, every // 4)], *(of_cases(cases) if cases else ())],
         "hidden": [*of_hidden()][::every],
     }
 
@@ -281,7 +283,10 @@ def sets(folder: Path, cases: Path | None, every: int) -> dict[str, list[Compari
 def letters(found: dict[str, list[Comparison]]) -> dict[str, dict[str, list[str]]]:
     """Column → set → one letter for each verdict."""
     said: dict[str, dict[str, list[str]]] = {column: defaultdict(list) for column in found}
-    with patch.object(judging, "root_causes", returns(())):  # which only explain a verdict, and take half of the time
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(patch.object(judging, "root_causes", returns(())))
+        for name in EXPLAINING:
+            stack.enter_context(patch.object(metric_checks, name, returns(None)))
         for column, each in found.items():
             for name, tier, left, right in each:
                 said[column][name].append(_letter(column, tier, left, right))
@@ -332,7 +337,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--cases", type=Path, help="the folder of benchmarks/cases.py")
-    parser.add_argument("--every", type=int, default=6)
+    parser.add_argument("--every", type=int, default=12)
     parser.add_argument("--only", nargs="*", choices=list(SWITCHES), default=list(SWITCHES))
     parser.add_argument("--tests", action="store_true", help="count the tests that fail, too: 20 s of CPU each")
     parser.add_argument("--write", type=Path, help="a Markdown file with the two marks")
