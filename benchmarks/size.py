@@ -22,8 +22,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
+
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("canary_mlflow", "gates", "training")
@@ -164,46 +167,19 @@ def imported(name: str, tree: ast.Module, known: Mapping[str, ast.Module], every
 
 def longest(trees: Mapping[str, ast.Module], *, everywhere: bool) -> int:
     """The modules of the longest chain of imports; a circle counts as one."""
-    below = {name: imported(name, tree, trees, everywhere) for name, tree in trees.items()}
-    group = circles(below)
-
-    @cache
-    def depth(one: int) -> int:
-        further = {group[inner] for name in below if group[name] == one for inner in below[name]} - {one}
-        return 1 + max(map(depth, further), default=0)
-
-    sys.setrecursionlimit(10_000)
-    return max(map(depth, set(group.values())))
-
-
-def circles(below: Mapping[str, set[str]]) -> dict[str, int]:
-    """Module → number of the circle that it is in, alone as a rule (Tarjan)."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    found: dict[str, int] = {}
-
-    def visit(name: str) -> None:
-        index[name] = low[name] = len(index)
-        stack.append(name)
-        for other in below[name]:
-            if other not in index:
-                visit(other)
-            if other not in found:
-                low[name] = min(low[name], low[other])
-        if low[name] == index[name]:
-            number = len(set(found.values()))
-            while True:
-                member = stack.pop()
-                found[member] = number
-                if member == name:
-                    break
-
-    sys.setrecursionlimit(10_000)
-    for name in below:
-        if name not in index:
-            visit(name)
-    return found
+    names = {name: at for at, name in enumerate(trees)}
+    pairs = [
+        (names[name], names[other]) for name, tree in trees.items() for other in imported(name, tree, trees, everywhere)
+    ]
+    ones = ([1] * len(pairs), tuple(zip(*pairs, strict=True)))
+    _, circle = connected_components(coo_array(ones, shape=(len(names),) * 2), connection="strong")
+    below = {one: set() for one in circle.tolist()}
+    for here, there in pairs:
+        below[int(circle[here])].add(int(circle[there]))
+    depth: dict[int, int] = {}
+    for one in TopologicalSorter({one: others - {one} for one, others in below.items()}).static_order():
+        depth[one] = 1 + max((depth[other] for other in below[one] - {one}), default=0)
+    return max(depth.values())
 
 
 def gate(root: Path) -> tuple[int, int]:

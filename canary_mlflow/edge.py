@@ -84,6 +84,9 @@ def unwinding() -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, Terminated) as error:
+        for each in before:
+            if signal.getsignal(each) is notice:
+                signal.signal(each, signal.SIG_IGN)  # until this process has ended
         traceback.clear_frames(error.__traceback__)  # a half-read answer of the database in them would keep it locked
         _close_own()
         raise

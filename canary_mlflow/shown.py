@@ -27,6 +27,7 @@ LONGEST = 2000
 
 _JSON_ESCAPED = re.compile("[\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
                            "\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]")  # fmt: skip
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _Tree = TypeVar("_Tree")
 
 
@@ -41,6 +42,11 @@ def visible(text: str, keep: str = "", most: int = LONGEST) -> str:
     if text.isprintable():
         return text
     return "".join(sign if sign.isprintable() or sign in keep else _written(sign) for sign in text)
+
+
+def uncoloured(text: str) -> str:
+    """The text without a terminal's colours, as another program printed it."""
+    return _COLOUR.sub("", text) if "\x1b" in text else text
 
 
 def cut(text: str, most: int) -> str:

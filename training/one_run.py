@@ -80,14 +80,14 @@ def train(job: Job, folder: Path, loaded: Loaded, end: End) -> None:
         end.evaluation = _evaluate_saved(run)
     if not peers.leads():
         return
-    for wanted, record in (
-        (True, _record_work),
-        (bool(run.config.tier.variants), _record_variants),
-        (job.profile, _record_profile),
-    ):
-        if wanted:
-            obey()
-            record(run)
+    obey()
+    _record_work(run)
+    if run.config.tier.variants:
+        obey()
+        _record_variants(run)
+    if job.profile:
+        obey()
+        _record_profile(run)
 
 
 def _build(job: Job, folder: Path, loaded: Loaded, end: End) -> Run:

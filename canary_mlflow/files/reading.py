@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -24,9 +24,9 @@ from canary_mlflow.files.script_lines import read_script_lines
 from canary_mlflow.files.source import TooMuch
 from canary_mlflow.files.text import NotUtf8, is_utf16, opened, refuse_huge, rest_of
 from canary_mlflow.files.within import rows_within
+from canary_mlflow.shown import uncoloured
 
 _Reader = Callable[[Path, Iterable[str], list[str]], History | None]
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _JSON = re.compile(r"""\s*(\{\s*("|\}|$)|\[\s*([\[{"\]]|$))""")  # not "[INFO] ...", nor a Python dictionary
 
 
@@ -66,17 +66,14 @@ def _printed(path: Path, readers: Iterable[_Reader], notes: list[str], errors: s
     """What the first of the readers finds that finds anything, in the lines of one rank, without a terminal's
     colours."""
     with opened(path, errors) as text:
-        others, note = other_ranks(_plain(text))
+        others, note = other_ranks(map(uncoloured, text))
     for reader in readers:
         with opened(path, errors) as text:
-            lines = (line for line in _plain(text) if rank_of(line) not in others) if others else _plain(text)
+            plain = map(uncoloured, text)
+            lines = (line for line in plain if rank_of(line) not in others) if others else plain
             if told := reader(path, lines, [*notes, *note]):
                 return told
     return None
-
-
-def _plain(text: Iterable[str]) -> Iterator[str]:
-    return (_COLOUR.sub("", line) if "\x1b" in line else line for line in text)
 
 
 def _read(path: Path, *, numbered: bool = False) -> History:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,8 +83,9 @@ def run_project(client: MlflowClient, source: Source, run_id: str, parameters: M
     import mlflow
     from mlflow.exceptions import ExecutionException, MlflowException
 
+    mine = {child.pid for child in psutil.Process().children(recursive=True)}
     # MLflow makes a folder for what it downloads, and leaves it.
-    with _environment(client, source), _nothing_left_behind(), scratch("project") as kept:
+    with _environment(client, source), scratch("project") as kept:
         try:
             # `run_id`: otherwise MLflow would make its own run, which would then have to become this one.
             apart(
@@ -96,7 +97,8 @@ def run_project(client: MlflowClient, source: Source, run_id: str, parameters: M
                     env_manager=source.env_manager,
                     run_id=run_id,
                     storage_dir=str(kept),
-                )
+                ),
+                end=lambda: _end_others(mine),
             )
         except (ExecutionException, MlflowException, OSError) as error:
             raise CanaryError(one_line(error)) from error
@@ -141,16 +143,10 @@ def _environment(client: MlflowClient, source: Source) -> Iterator[None]:
                 os.environ[key] = value
 
 
-@contextmanager
-def _nothing_left_behind() -> Iterator[None]:
-    """End what was started if this process is told to stop: MLflow itself does so only on Ctrl-C."""
-    mine = {child.pid for child in psutil.Process().children(recursive=True)}
-    try:
-        yield
-    except BaseException:
-        started = [child for child in psutil.Process().children(recursive=True) if child.pid not in mine]
-        for child in started:
-            with suppress(psutil.NoSuchProcess):  # it ended by itself meanwhile
-                child.terminate()
-        psutil.wait_procs(started, timeout=20)
-        raise
+def _end_others(mine: Container[int]) -> None:
+    """End the processes below this one that are not among these: MLflow itself does so only on Ctrl-C."""
+    started = [child for child in psutil.Process().children(recursive=True) if child.pid not in mine]
+    for child in started:
+        with suppress(psutil.NoSuchProcess):  # it ended by itself meanwhile
+            child.terminate()
+    psutil.wait_procs(started, timeout=20)

@@ -19,6 +19,8 @@ from typing import TypeVar
 STOPPING = (signal.SIGTERM, signal.SIGHUP)
 """SIGHUP comes when a terminal is closed."""
 
+PATIENCE = 10.0  # seconds
+
 _T = TypeVar("_T")
 
 
@@ -58,10 +60,17 @@ def notice(signum: int, frame: FrameType | None) -> None:
         signal.signal(signum, signal.SIG_DFL)
         os.kill(os.getpid(), signum)
         return
+    if _now.unwinds:
+        return
     again, _now.noted = bool(_now.noted), _now.noted or signum
-    nobody = _now.looks is not None and not _now.looks(frame)
-    if not (_now.unwinds or _now.records) and (again or _now.waits or nobody):
-        raise _error()
+    if _now.records:
+        return
+    error = _error()
+    if _now.looks is not None and (again or not _now.looks(frame)):
+        _now.noted = 0  # as Python's own handler does: the next training begins without it
+        raise error
+    if again or _now.waits:
+        raise error
 
 
 def noted() -> KeyboardInterrupt | Terminated | None:
@@ -111,9 +120,10 @@ def waiting() -> Iterator[None]:
         _now.waits -= 1
 
 
-def apart(work: Callable[[], _T]) -> _T:
-    """Do the work in another thread, where no signal raises, and wait for it where one may. If one does, the work goes
-    on by itself: end what it waits for."""
+def apart(work: Callable[[], _T], end: Callable[[], None]) -> _T:
+    """Do the work in another thread, where no signal raises, and wait for it where one may. `end`: ends what the work
+    waits for, if one does."""
+    over = threading.Event()  # not join(): an exception within it makes Python 3.11 take the thread for ended
     found: list[_T] = []
     failed: list[BaseException] = []
 
@@ -122,11 +132,16 @@ def apart(work: Callable[[], _T]) -> _T:
             found.append(work())
         except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
             failed.append(error)
+        over.set()
 
-    thread = threading.Thread(target=do, daemon=True)
-    thread.start()
-    with waiting():
-        thread.join()
+    threading.Thread(target=do, daemon=True).start()
+    try:
+        with waiting():
+            over.wait()
+    except BaseException:
+        end()
+        over.wait(PATIENCE)  # it may have an end to record, too
+        raise
     if failed:
         raise failed[0]
     return found[0]
@@ -147,7 +162,7 @@ class TerminationHandler:
         self._free = [each for each in STOPPING if signal.getsignal(each) is signal.SIG_DFL]
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             self._free.append(signal.SIGINT)
-        if self._free:
+        if self._free or _now.looks is not None:  # also where a training that broke off has left its handlers
             expect(trains)
         for each in self._free:
             signal.signal(each, notice)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Mapping
 
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.interpreter import on_path
+from canary_mlflow.shown import uncoloured
 from canary_mlflow.tracking.signals import waiting
 from canary_mlflow.upgrading import orphans
 
@@ -18,7 +18,6 @@ UNBUILDABLE = "Failed to build"
 FROM_PIP = {"PIP_FIND_LINKS": "UV_FIND_LINKS", "PIP_INDEX_URL": "UV_DEFAULT_INDEX", "PIP_EXTRA_INDEX_URL": "UV_INDEX"}
 """Where pip looks uv looks too, unless it was told otherwise itself."""
 SECONDS = 1800
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 CAUSES = (
     (
         "No space left on device",
@@ -37,7 +36,7 @@ class UVFailed(CanaryError):
     """uv could not do what it was asked for; `text` is all that it said."""
 
     def __init__(self, text: str) -> None:
-        self.text = _COLOUR.sub("", text)
+        self.text = uncoloured(text)
         lines = [line.strip() for line in self.text.splitlines() if line.strip()]
         whole = " ".join(lines)  # uv breaks lines as wide as a terminal, within what is looked for too
         cause = next((said for word, said in CAUSES if word in whole), lines[0] if lines else "it said nothing")

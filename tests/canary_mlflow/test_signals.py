@@ -95,15 +95,15 @@ def test_a_wait_ends_at_once(handled: None) -> None:
         raise AssertionError("it waits all the same")
 
 
-def test_work_that_is_apart_is_left(handled: None) -> None:
-    over = threading.Event()
+def test_work_that_is_apart_ends_with_the_wait(handled: None) -> None:
+    over, ended = threading.Event(), list[str]()
     threading.Timer(0.05, send, (signal.SIGTERM,)).start()
     with pytest.raises(Terminated):
-        apart(lambda: over.wait(20))
-    over.set()
-    assert apart(lambda: 3) == 3
+        apart(lambda: over.wait(20) and ended.append("the work"), end=over.set)
+    assert ended == ["the work"]  # nothing of it goes on behind the caller
+    assert apart(lambda: 3, end=over.set) == 3
     with pytest.raises(ZeroDivisionError):
-        apart(lambda: 1 / 0)
+        apart(lambda: 1 / 0, end=over.set)
 
 
 def test_one_that_python_swallows_is_seen_by_the_next_look(
@@ -124,11 +124,17 @@ def test_one_that_python_swallows_is_seen_by_the_next_look(
         wait_and_go_on()
 
 
-def test_after_a_training_that_broke_off_nobody_looks(handled: None) -> None:
-    """As in the next cell of a notebook."""
-    expect(looks=lambda frame: False)
+@pytest.mark.parametrize(("trains", "signals"), [(False, 1), (True, 2)])
+def test_what_a_script_was_told_by_an_exception_does_not_stop_its_next_training(
+    handled: None, trains: bool, signals: int
+) -> None:
+    """In the next cell of a notebook nobody looks, and a second signal does not wait: both raise there and then."""
+    expect(looks=lambda frame: trains)
+    for _ in range(signals - 1):
+        send(signal.SIGTERM)
     with pytest.raises(Terminated):
         send(signal.SIGTERM)
+    obey()
 
 
 def test_a_process_that_was_forked_off_ends(handled: None) -> None:
