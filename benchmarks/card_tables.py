@@ -7,7 +7,9 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
-from on_card import FILE, REHEARSED, Book, Record
+from card_desk import FULL, Desk
+from card_parts import PARTS
+from on_card import FILE, REHEARSED, ROOT, Book, Record
 
 BEGIN, END = "<!-- on card -->", "<!-- end of on card -->"
 COSTS = ("step_time", "step_cost")
@@ -17,9 +19,13 @@ NOTHING = "No card has been at hand since this command exists."
 def section(file: Path = FILE) -> str:
     """What stands between the marks."""
     every = Book(file, "")
+    desk = Desk(folder=ROOT, size=FULL, book=every)
+    minutes = {name: sum(unit.minutes for unit in make(desk)) for name, make in PARTS.items()}
+    said = {name: " ".join((make.__doc__ or "").split()).rstrip(".") for name, make in PARTS.items()}
+    plan = [(name, said[name], f"{minutes[name]:.0f}") for name in PARTS]
     cards = dict.fromkeys(one["card"] for one in every.lines if not one["card"].startswith(REHEARSED))
     tables = [table for card in cards for table in _tables(Book(file, card))]
-    return "\n\n".join(tables) if tables else NOTHING
+    return "\n\n".join([_table(("part", "what", "minutes planned"), plan), *(tables or [NOTHING])])
 
 
 def _tables(book: Book) -> Iterator[str]:

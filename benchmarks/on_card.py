@@ -201,6 +201,7 @@ def with_wheels(wheels: Path, site: Path) -> None:
 
 
 def main() -> None:
+    import card_desk
     import card_parts
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -215,18 +216,18 @@ def main() -> None:
     if asked.wheels:
         with_wheels(asked.wheels, Path(tempfile.mkdtemp(prefix="canary-site-")))
     if asked.rehearse:
-        card_parts.make_up_a_driver()
+        card_desk.make_up_a_driver()
     facts = facts_of(asked.rehearse)
     book = Book(asked.file, facts["card"])
     with tempfile.TemporaryDirectory(prefix="canary-card-") as own:
         folder = (asked.place or Path(own)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        desk = card_parts.Desk(folder=folder, size=card_parts.TINY if asked.rehearse else card_parts.FULL, book=book)
+        desk = card_desk.Desk(folder=folder, size=card_desk.TINY if asked.rehearse else card_desk.FULL, book=book)
         units = (unit for part in asked.only for unit in card_parts.PARTS[part](desk))
         if asked.list:
             return listed(units, book)
         began = time.monotonic()
-        card_parts.load()
+        card_desk.load()
         print(f"{facts['card']}: libraries loaded in {time.monotonic() - began:.1f} s", flush=True)
         run(units, book, facts, folder, asked.minutes - (time.monotonic() - began) / 60)
     return None

@@ -1,0 +1,121 @@
+"""Where the units of on_card.py work, how much they measure, and the models that they train."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from memory_on_card import SIZES, make_model
+from memory_plan import make_data
+from root_cause import kept
+
+from gates import Run
+
+if TYPE_CHECKING:
+    from on_card import Book
+
+REHEARSED = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "vocab_size": 512,
+}
+"""Of the shapes, in a rehearsal."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How much is measured. `tiny`: two layers instead of the real shapes, on a CPU."""
+
+    hardware: str
+    tiny: bool
+    steps: int
+    policy_steps: int
+    policy_runs: tuple[int, int]  # of a champion, and of a candidate
+    learning_rate: float  # at which random weights learn something in so few steps
+    batch: int
+    length: int
+    runs: int  # of a side
+    splits: int
+    rounds: int
+    sessions: int
+    algos: tuple[str, ...]
+    slower: tuple[float, ...]  # shares of a step
+    session_words: tuple[str, ...] = ()
+
+
+FULL = Size(
+    hardware="cuda", tiny=False, steps=40, policy_steps=20, policy_runs=(3, 2), learning_rate=1e-4, batch=8, length=512,
+    runs=6, splits=20, rounds=5, sessions=5, algos=("sft", "dpo"), slower=(0.05, 0.1, 0.2),
+)  # fmt: skip
+TINY = Size(
+    hardware="cpu", tiny=True, steps=8, policy_steps=4, policy_runs=(2, 1), learning_rate=1e-2, batch=2, length=32,
+    runs=2, splits=2, rounds=1, sessions=1, algos=("sft",), slower=(0.2,),
+    session_words=("repeats=2", "train.max_steps=8", "gate.min_steps=2", "gate.warmup_steps=1"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Desk:
+    """Where units work. `folder`: models, stores, scratch files."""
+
+    folder: Path
+    size: Size
+    book: Book
+
+    @property
+    def uri(self) -> str:
+        return f"sqlite:///{self.folder}/mlflow.db"
+
+    def model(self, shape: str) -> Path:
+        """A model of that shape with random weights, and rows that fill each example; made when first asked for."""
+        folder = self.folder / shape
+        if not (folder / "config.json").exists():
+            make_model(SIZES[shape] | (REHEARSED if self.size.tiny else {}), folder, self.size.hardware)
+        if not (data := self.folder / "data.jsonl").exists():
+            make_data(data)
+        return folder
+
+    def words(self, shape: str, *words: str) -> list[str]:
+        """The command line of a training of that shape."""
+        size = self.size
+        return [
+            "model=local", f"model.path={self.model(shape)}", "data=jsonl", f"data.path={self.folder}/data.jsonl",
+            f"hardware={size.hardware}", f"train.batch_size={size.batch}", f"train.max_length={size.length}",
+            "tier.train_rows=48", "tier.eval_rows=16", f"train.max_steps={size.steps}", *words,
+        ]  # fmt: skip
+
+    def runs(self, part: str, *names: str) -> list[Run]:
+        """The recorded runs of these units. Raises LookupError where one is not there."""
+        held = self.book.of(part)
+        return [replace(kept(0, held[name]["run"]), run_id=name) for name in names]
+
+    @property
+    def rate(self) -> str:
+        """The learning rate, as a word of a command line."""
+        return f"train.learning_rate={self.size.learning_rate}"
+
+
+def make_up_a_driver() -> None:
+    """For a rehearsal: what tests make up where there is no card."""
+    from fake_gpu import Driver
+
+    sys.modules["pynvml"] = Driver()  # type: ignore[assignment]
+
+
+def load() -> None:
+    """The libraries of all trainings, before the forks; nothing here touches a card."""
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # else the question alone makes a context
+    from training import worker
+    from training.compose import register_schemas
+
+    for algo in ("sft", "dpo", "ppo", "grpo"):
+        worker.load(algo)
+    register_schemas()
+    gc.collect()
+    gc.freeze()
