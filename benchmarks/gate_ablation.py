@@ -199,8 +199,19 @@ SWITCHES: dict[str, list[Place]] = {
 """Each rule with what is replaced for it to be off. `...`: a part of the rule above it."""
 
 
-KEPT: dict[str, str] = {}
-"""Of the rules that change nothing in any column, and of some others: what they guard against that no column has."""
+KEPT = {
+    **dict.fromkeys(
+        ("pairs by seed", "that identity reaches to other seeds", "identity", "that identity asks for equal losses"),
+        "the same seeds on both sides, as in the first two sessions of anybody; no set has them",
+    ),
+    "... a loss on another scale": "a sum for a mean where nothing was evaluated: INCONCLUSIVE, not BLOCK",
+    "what may have slowed it down": "a crowded machine; no campaign recorded how long steps stood in line",
+    "contended CPUs": "the same, by the clock",
+    "... unless the candidate's fail more often": "3 of 3 failing runs against 1 of 3 are harm",
+    "headroom": "a GPU that is nearly full; no set has one",
+    "facts": "the same faults where no metric shows them yet: campaigns keep no facts",
+}
+"""Rules without effect in any column → what they guard against that no column has."""
 
 
 @contextlib.contextmanager

@@ -91,11 +91,9 @@ def gpu() -> Finding:
 def other_gpu() -> str:
     """What a card of another maker than NVIDIA means here; "" without one."""
     if Path("/dev/kfd").exists():
-        return "AMD, with a torch for ROCm: time and memory are recorded; its use, power and clock are not; never tried"
+        return "AMD: a torch for ROCm gives time and memory; utilization, power and clock are not read; never tried"
     if platform.system() == "Darwin" and platform.machine() == "arm64":
-        return (
-            "Apple's: our canaries use the CPU; a script on mps is recorded by the clock, without memory; never tried"
-        )
+        return "Apple: canaries use the CPU; your own script may use mps, and is timed, but has no memory; never tried"
     return ""
 
 

@@ -363,5 +363,5 @@ def test_an_older_database_is_never_migrated_in_silence(tmp_path: Path, words: t
     assert (tmp_path / "mlflow.db").read_bytes() == before
     if words != ("doctor",):
         assert refused.exit_code == 4, refused.output
-    assert "schema 0584bdc529eb); expected those of the one that is installed (schema " in refused.output
-    assert f"keep a copy of it, and run: canary db upgrade --tracking-uri {uri}" in refused.output
+    assert "another MLflow made it (schema 0584bdc529eb); expected schema " in refused.output
+    assert f"back it up, and run: canary db upgrade --tracking-uri {uri}" in refused.output

@@ -178,6 +178,14 @@ def test_no_gpu_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.gpu() == Finding(name="gpu", level=Level.OK, found="none: runs use the CPU")
 
 
+def test_another_makers_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    monkeypatch.setattr("platform.machine", lambda: "arm64")
+    assert doctor.gpu().level is Level.OK
+    assert doctor.gpu().found.startswith("Apple: canaries use the CPU")
+
+
 def test_an_unsupported_python_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert installation.python().level is Level.OK
     monkeypatch.setattr(installation, "PYTHONS", ((3, 98), (3, 99)))

@@ -117,17 +117,12 @@ def check_schema(uri: str) -> None:
             return
         found = connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
     if found != (expected := _get_latest_schema_revision()):
-        raise StoreError(other_schema(uri, f"schema {found}", f"schema {expected}"))
-
-
-def other_schema(uri: str, found: str, expected: str) -> str:
-    """What to say of tables that another MLflow made."""
-    shown = without_password(uri)
-    return (
-        f"tracking store {shown}: its tables are those of another MLflow ({found}); expected those of the one that is "
-        f"installed ({expected}); install the other one here, or stop what uses the store, keep a copy of it, and run: "
-        f"canary db upgrade --tracking-uri {shown}"
-    )
+        shown = without_password(uri)
+        raise StoreError(
+            f"tracking store {shown}: another MLflow made it (schema {found}); expected schema {expected}, which the "
+            "installed one has; install that MLflow, or stop everything that uses the store, back it up, and run: "
+            f"canary db upgrade --tracking-uri {shown}"
+        )
 
 
 def refusal(uri: str, error: Exception) -> str:
