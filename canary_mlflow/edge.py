@@ -15,7 +15,7 @@ from click.exceptions import NoArgsIsHelpError
 
 from canary_mlflow.errors import CanaryError, UsageError, folder_gone, one_line
 from canary_mlflow.shown import visible
-from canary_mlflow.tracking.signals import STOPPING, Terminated, expect, notice
+from canary_mlflow.tracking.signals import STOPPING, Terminated, came, expect, notice
 
 EXIT_CODES = """\b
 Exit codes:
@@ -84,9 +84,10 @@ def unwinding() -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, Terminated) as error:
-        for each in before:
-            if signal.getsignal(each) is notice:
-                signal.signal(each, signal.SIG_IGN)  # until this process has ended
+        if came():
+            for each in before:
+                if signal.getsignal(each) is notice:
+                    signal.signal(each, signal.SIG_IGN)  # until this process has ended
         traceback.clear_frames(error.__traceback__)  # a half-read answer of the database in them would keep it locked
         _close_own()
         raise

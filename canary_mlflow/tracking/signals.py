@@ -73,6 +73,11 @@ def notice(signum: int, frame: FrameType | None) -> None:
         raise error
 
 
+def came() -> bool:
+    """Whether a signal was noted, obeyed or not."""
+    return bool(_now.noted)
+
+
 def noted() -> KeyboardInterrupt | Terminated | None:
     """What to raise, if a signal came that nobody has obeyed yet; whoever asks obeys it."""
     if not _now.noted or _now.unwinds:

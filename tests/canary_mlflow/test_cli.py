@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from click.testing import CliRunner, Result
 
 from canary_mlflow import cli
 from canary_mlflow.module_runner import FILE as RUNNER
+from canary_mlflow.tracking.signals import STOPPING
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {"torch", "transformers", "trl", "peft", "datasets"}
@@ -262,8 +264,10 @@ def test_ctrl_c_is_no_block(guarded: Any, monkeypatch: pytest.MonkeyPatch) -> No
         raise KeyboardInterrupt
 
     monkeypatch.setattr("canary_mlflow.registry.judging.gatekeeper.gate", interrupted)
+    handlers = [signal.getsignal(each) for each in (signal.SIGINT, *STOPPING)]
     result = canary("gate", guarded.model, "1", "--policy", "smoke", "--tracking-uri", guarded.uri)
     assert "interrupted" in one_line(result, 4)
+    assert [signal.getsignal(each) for each in (signal.SIGINT, *STOPPING)] == handlers
 
 
 def test_a_reader_that_leaves_early_does_not_change_the_exit_code(guarded: Any) -> None:
