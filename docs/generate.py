@@ -1,13 +1,12 @@
 """Write the pages that are made from the code: `make docs`, or python docs/generate.py [--check].
 
-`modules.md`: every module with the first sentence of its docstring. `commands.md`: every command with its help.
+`commands.md`: every command with its help.
 `gpu.md`: the tables of what benchmarks/on_card.py has measured.
 With --check nothing is written: exit code 1 when a page is not what the code says now.
 """
 
 from __future__ import annotations
 
-import ast
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,38 +15,8 @@ import click
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-PACKAGES = ("gates", "canary_mlflow", "training", "benchmarks")
 MADE = "Made by `make docs`; edit the code, not this page."
 WIDTH = 110
-
-
-def first_sentence(path: Path) -> str:
-    """What a module says of itself: the first line of its docstring, or the sentence that begins there."""
-    paragraph = (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0].replace("\n", " ")
-    head, stop, _ = paragraph.partition(". ")
-    return head + stop.strip()
-
-
-def module_lines(folder: Path) -> Iterator[str]:
-    """One line per module of a folder; a folder's own `__init__` speaks for it."""
-    for path in sorted(folder.glob("*.py")):
-        said = first_sentence(path)
-        if said and path.name != "__init__.py":
-            yield f"* [`{path.name}`](../{path.relative_to(ROOT).as_posix()}): {said}"
-
-
-def modules() -> str:
-    """The page of all modules, by folder."""
-    lines = ["# Modules", "", MADE]
-    for package in PACKAGES:
-        for folder in sorted({path.parent for path in (ROOT / package).rglob("*.py")}):
-            listed = list(module_lines(folder))
-            if not listed:
-                continue
-            opening = folder / "__init__.py"
-            said = first_sentence(opening) if opening.exists() else ""
-            lines += ["", f"## {folder.relative_to(ROOT).as_posix()}/", "", *([said, ""] if said else []), *listed]
-    return "\n".join(lines) + "\n"
 
 
 def walk(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[click.Context]:
@@ -82,7 +51,7 @@ def gpu() -> str:
     return f"{before}{BEGIN}\n{section()}\n{END}{after}"
 
 
-PAGES = {"modules.md": modules, "commands.md": commands, "gpu.md": gpu}
+PAGES = {"commands.md": commands, "gpu.md": gpu}
 
 
 def main(check: bool) -> int:

@@ -31,9 +31,9 @@ def test_pages_made_from_the_code_are_fresh(generate: Any, capsys: pytest.Captur
 def test_a_stale_page_is_named(
     generate: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(generate, "PAGES", {"modules.md": lambda: "another"})
+    monkeypatch.setattr(generate, "PAGES", {"commands.md": lambda: "another"})
     assert generate.main(check=True) == 1
-    assert "docs/modules.md: not what the code says; run: make docs" in capsys.readouterr().out
+    assert "docs/commands.md: not what the code says; run: make docs" in capsys.readouterr().out
 
 
 def dead_links(page: Path) -> Iterator[str]:
