@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from canary_mlflow import tags
-from canary_mlflow.commands.shared import store_option
+from canary_mlflow.commands.shared import key_values, store_option
 from canary_mlflow.errors import UsageError
 from canary_mlflow.shown import echo_lines, json_text, shown
 
@@ -59,7 +59,12 @@ def import_(
 
     if seed is not None and len(files) > 1:
         raise UsageError(f"--seed {seed} with {len(files)} files; expected one file; import them one by one")
-    stated = Stated(algo=algo, seed=seed, workload=facts("workload", workload), hardware=facts("hardware", hardware))
+    stated = Stated(
+        algo=algo,
+        seed=seed,
+        workload=key_values("--workload", workload, "model=pythia-70m"),
+        hardware=key_values("--hardware", hardware, "gpu=H100"),
+    )
     items = [read_import(Path(file), stated) for file in files]  # all of them, before anything is written
     results = write_all(items, experiment, session, tracking_uri)
     if as_json:
@@ -67,17 +72,6 @@ def import_(
     for item, result in zip(items, results, strict=True):
         if not as_json:
             echo_lines(text(shown(item), shown(result)))
-
-
-def facts(option: str, words: tuple[str, ...]) -> dict[str, str]:
-    """KEY=VALUE words as a mapping."""
-    found = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not (key and equals and value):
-            raise UsageError(f"--{option} {word!r}; expected KEY=VALUE, such as model=pythia-70m")
-        found[key] = value
-    return found
 
 
 def write_all(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from canary_mlflow.edge import reader_left
+from canary_mlflow.errors import UsageError
 from canary_mlflow.shown import json_text
 
 if TYPE_CHECKING:
@@ -43,6 +44,15 @@ launcher_option = click.option(
     default="local",
     help="Where runs are made: on this machine, or pair by pair on the Ray cluster at RAY_ADDRESS.",
 )
+
+
+def key_values(option: str, words: Sequence[str], example: str) -> dict[str, str]:
+    """KEY=VALUE words as a mapping. Raises UsageError."""
+    pairs = [word.partition("=") for word in words]
+    for key, sign, value in pairs:
+        if not (key and sign and value):
+            raise UsageError(f"{option}: found {key + sign + value!r}; expected KEY=VALUE, such as {example}")
+    return {key: value for key, _, value in pairs}
 
 
 def open_store(uri: str | None) -> MlflowClient:

@@ -1,100 +1,152 @@
-"""The chances of BLOCK and PASS, for people and as JSON values, with the spread that they rest on."""
+"""What a policy's deciding rules can detect: the smallest harm that each blocks, and the chance that an unchanged
+candidate passes them all."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any
 
 from canary_mlflow.reports.calibration import amount
 from gates import MetricRule, Policy
 from gates.model.priors import Prior
-from gates.model.rules import Scale
-from gates.model.summaries import SUMMARIES
-from gates.model.wording import counted
-from gates.stats.power import Chances, level
+from gates.model.rules import Scale, Worse
+from gates.model.wording import change, limit
+from gates.stats.planning import POWER
+from gates.stats.power import Chances
 
+ASSUMPTION = (
+    "the product of the chances above, as if the metrics varied independently; hard checks, exact facts and disturbed "
+    "clocks are left out, and a metric whose runs repeat bit for bit always passes"
+)
+WIDTH = 110
 SOURCES = {
     "shipped": "shipped with the policy",
     "calibrated": "calibrated here",
     "learnt": "learnt from several sessions",
-    "given": "given with --spread",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class KnownSpread:
-    """The spread that the chances are for; its kind is a key of SOURCES. `entry`: the name it is stored under, '' if it
-    is not stored. `notes`: what a user should know about stored spreads."""
+class Row:
+    """A rule that decides: the spread it is judged with, the name that this is stored under, '' for a shipped one, and
+    what it can detect with each number of runs."""
 
+    rule: MetricRule
     prior: Prior
-    entry: str = ""
+    entry: str
+    reached: tuple[Chances, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """All rows. `subject`: what the table is for, '' for runs in general. `facts`: which runs these are. `here`:
+    whether the hardware in `facts` is this machine's."""
+
+    policy: Policy
+    subject: str
+    facts: Mapping[str, str]
+    here: bool
+    rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
 
+    @property
+    def sizes(self) -> tuple[tuple[int, int], ...]:
+        """(baseline, candidate) runs."""
+        found = ((each.baseline_runs, each.candidate_runs) for row in self.rows for each in row.reached)
+        return tuple(dict.fromkeys(found))
 
-EFFECTS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
-"""True harm, in margins."""
-
-
-def lines(table: Sequence[Chances], policy: Policy, rule: MetricRule, known: KnownSpread) -> Iterator[str]:
-    """The table for people, after the source of its spread and a note if the rule does not decide."""
-    stored = f", stored as {known.entry!r}" if known.entry else ""
-    yield f"{title(policy, rule, known)}; chance of BLOCK / PASS in %"
-    yield f"spread: standard deviation between equal runs{stored}; --spread takes another ({_meaning(rule)})"
-    yield from (f"Note: {note}." for note in known.notes)
-    if rule.headroom is not None:
-        yield f"Where the device has little left, the margin is smaller than here: {100 * rule.headroom:g} % of that."
-    others = sum(each.blocks and each.name != rule.name for each in policy.rules)
-    if rule.blocks and others:
-        part, whole = (f"{100 * share:.2g} %" for share in (level(policy, rule), policy.alpha_block))
-        yield (
-            f"BLOCK at the {part} level: this rule's share of {whole}, which it divides with "
-            f"{counted(others, 'other rule')} that may block; larger where runs lack some of their metrics"
-        )
-    if rule.role == "advisory":
-        yield f"{rule.name} is advisory in this policy: it never blocks"
-    if rule.role == "ignore":
-        yield f"{rule.name} is ignored in this policy: it never blocks and never passes"
-    yield f"  {'runs (k+m)':>10s}" + "".join(f"{effect:>12g}x" for effect in EFFECTS) + "   (true harm, in margins)"
-    for each in table:
-        harms = [effect * rule.harm_margin for effect in EFFECTS]
-        cells = "".join(f"{f'{100 * each.block(harm):.0f} / {100 * each.passed(harm):.0f}':>13s}" for harm in harms)
-        yield f"  {each.baseline_runs:>8d}+{each.candidate_runs}{cells}"
+    @property
+    def together(self) -> tuple[float, ...]:
+        """For each size, the chance that an unchanged candidate passes all rules: see ASSUMPTION."""
+        return tuple(math.prod(row.reached[at].unchanged for row in self.rows) for at in range(len(self.sizes)))
 
 
-def as_dict(table: Sequence[Chances], policy: Policy, rule: MetricRule, known: KnownSpread) -> dict[str, Any]:
-    """The table as JSON values; spread and margin as a policy states them."""
+def lines(table: Table) -> Iterator[str]:
+    """The table for people."""
+    facts = ", ".join(f"{key}={value}" for key, value in table.facts.items())
+    here = " (this machine's; --fact asks for others)" if table.here else ""
+    yield f"{table.policy.name}: what decides {f'for {table.subject}' if table.subject else f'with {facts}'}{here}"
+    yield from (f"Note: {note}." for note in table.notes)
+    sizes = [f"{before}+{now}" for before, now in table.sizes]
+    head = ("rule", "role", "spread", "limit")
+    cells = [
+        [*head, *(f"sees at {size}" for size in sizes), *(f"passes at {size}" for size in sizes)],
+        *(_cells(row) for row in table.rows),
+        ["all together", "", "", "", *("" for _ in sizes), *(_percent(chance) for chance in table.together)],
+    ]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(cells[0]))]
+    for row in cells:
+        left = [cell.ljust(width) for cell, width in zip(row[:2], widths, strict=False)]
+        right = [cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True)]
+        yield "  " + "  ".join([*left, *right]).rstrip()
+    sure = f"{100 * POWER:.0f} %"
+    yield f"sees at K+M: the smallest true harm that K baseline and M candidate runs BLOCK with {sure} chance"
+    yield "passes at K+M: how often an unchanged candidate passes (a guard: is not blocked)"
+    yield from wrap(f"all together: {ASSUMPTION}", WIDTH, subsequent_indent="  ")
+    yield f"spread: standard deviation between equal runs, {_sources(table.rows)}"
+
+
+def _cells(row: Row) -> list[str]:
+    rule = row.rule
+    relative = rule.scale is Scale.LOG
+    margin = rule.change(rule.harm_margin)
+    within = limit(abs(margin) if rule.worse is Worse.BOTH else margin, relative, rule.unit, rule.worse is Worse.BOTH)
+    seen = [
+        "never" if each.smallest is None else change(rule.change(each.smallest), relative, rule.unit)
+        for each in row.reached
+    ]
+    spread = amount(row.prior.sd, rule, relative)
+    return [rule.name, str(rule.role), spread, within, *seen, *(_percent(each.unchanged) for each in row.reached)]
+
+
+def _percent(chance: float) -> str:
+    """A chance in percent; one below 1 is never shown as 100 %."""
+    return f"{100 * chance:.0f} %" if chance < 0.995 else "> 99 %" if chance < 1 else "100 %"
+
+
+def _sources(rows: Sequence[Row]) -> str:
+    """`shipped with the policy`; if there are several kinds, which rules have which."""
+    kinds = dict.fromkeys(row.prior.kind for row in rows)
+    if len(kinds) == 1:
+        return SOURCES[next(iter(kinds))]
+    rules = {kind: [row.rule.name for row in rows if row.prior.kind == kind] for kind in kinds}
+    return ", ".join(f"{SOURCES[kind]} ({', '.join(names)})" for kind, names in rules.items())
+
+
+def as_dict(table: Table) -> dict[str, Any]:
+    """The table as JSON values; spreads, margins and harms as a policy states them: fractions on the log scale, else in
+    the metric's unit."""
     return {
-        "policy": policy.name,
-        "rule": rule.name,
-        "role": rule.role.value,
-        "scale": rule.scale.value,
-        "margin": rule.margin,
-        "spread": known.prior.sd,
-        "spread_kind": known.prior.kind,
-        "spread_entry": known.entry or None,
-        "notes": list(known.notes),
-        "chances": [
+        "policy": table.policy.name,
+        "facts": dict(table.facts),
+        "notes": list(table.notes),
+        "rules": [
             {
-                "baseline_runs": each.baseline_runs,
-                "candidate_runs": each.candidate_runs,
-                "effect": effect,
-                "block": each.block(effect * rule.harm_margin),
-                "passed": each.passed(effect * rule.harm_margin),
+                "rule": row.rule.name,
+                "role": row.rule.role.value,
+                "scale": row.rule.scale.value,
+                "margin": row.rule.margin,
+                "spread": row.prior.sd,
+                "spread_kind": row.prior.kind,
+                "spread_entry": row.entry or None,
+                "reached": [
+                    {
+                        "baseline_runs": each.baseline_runs,
+                        "candidate_runs": each.candidate_runs,
+                        "smallest": None if each.smallest is None else row.rule.change(each.smallest),
+                        "unchanged": each.unchanged,
+                    }
+                    for each in row.reached
+                ],
             }
-            for each in table
-            for effect in EFFECTS
+            for row in table.rows
         ],
+        "together": [
+            {"baseline_runs": size[0], "candidate_runs": size[1], "unchanged": chance}
+            for size, chance in zip(table.sizes, table.together, strict=True)
+        ],
+        "assumption": ASSUMPTION,
     }
-
-
-def title(policy: Policy, rule: MetricRule, known: KnownSpread) -> str:
-    """`perf, step_time: spread 2.00 % (shipped with the policy), margin 8.00 %`."""
-    spread, margin = (amount(value, rule, rule.scale is Scale.LOG) for value in (known.prior.sd, rule.margin))
-    return f"{policy.name}, {rule.name}: spread {spread} ({SOURCES[known.prior.kind]}), margin {margin}"
-
-
-def _meaning(rule: MetricRule) -> str:
-    if rule.scale is Scale.LOG or SUMMARIES[rule.reduction].logarithmic:
-        return f"a fraction of the {rule.info.label}: 0.02 is 2 %"
-    return f"in {rule.unit or 'units'} of the {rule.info.label}"

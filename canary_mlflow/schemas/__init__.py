@@ -22,7 +22,6 @@ PRINTED: dict[str, tuple[int, tuple[str, ...]]] = {
     "replay": (1, ("replay",)),
     "import": (1, ("import",)),
     "calibration": (1, ("calibrate",)),
-    "power": (1, ("power",)),
     "power-table": (1, ("power",)),
     "upgrade": (1, ("upgrade",)),
     "upgrade-plan": (1, ("upgrade",)),

@@ -15,7 +15,6 @@ LEAST_TO_BLOCK = 2
 MAX_RUNS = 20
 """Runs per side beyond which more runs are no longer advised."""
 POWER = 0.8  # the usual one: a plan decides 4 times out of 5
-_POWER_QUANTILE = 0.8416212335729143  # standard normal quantile of POWER
 _LARGEST_SHIFT = 30.0  # beyond it scipy's non-central t loses its digits, and every critical value is exceeded
 
 
@@ -67,7 +66,7 @@ def enough_to_block(policy: Policy, design: Design) -> bool:
 def smallest_detectable(found: Comparison, alpha_block: float) -> float:
     """The smallest true harm that these runs would block with 80 % probability, in harm units, if there are enough of
     them to block and the spread is what BLOCK takes it for."""
-    return min(found.least_harms(alpha_block)) + _POWER_QUANTILE * found.error(found.spread)
+    return min(found.least_harms(alpha_block)) + float(scipy.special.ndtri(POWER)) * found.error(found.spread)
 
 
 def upper_tail(shift: float, limit: float, df: float) -> float:

@@ -287,7 +287,7 @@ def test_a_store_that_fails_half_way_keeps_no_half_run(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("--workload", "model"), "--workload 'model'; expected KEY=VALUE"),
+        (("--workload", "model"), "--workload: found 'model'; expected KEY=VALUE"),
         (("--seed", "1"), "--seed 1 with 2 files"),
     ],
 )

@@ -22,14 +22,14 @@ EFFECTS = (0.0, 0.5, 1.5)
 def predicted(tier, name, sd, size, **facts):
     policy = load_policy(tier).resolve(facts)
     rule = next(rule for rule in policy.rules if rule.name == name)
-    return policy, rule, chances(policy, rule, Prior(sd=sd, df=SHIPPED_DF, kind="given"), size)
+    return policy, rule, chances(policy, rule, Prior(sd=sd, df=SHIPPED_DF, kind="shipped"), size)
 
 
 def drawn(policy, rule, sd, size, effect):
     """Shares of BLOCK and PASS among runs drawn at random, concluded as gates/metric_checks.py does."""
     rng = np.random.default_rng(17)
     margin, two_sided = rule.harm_margin, rule.worse is Worse.BOTH
-    alpha, prior = level(policy, rule), Prior(sd=sd, df=SHIPPED_DF, kind="given")
+    alpha, prior = level(policy, rule), Prior(sd=sd, df=SHIPPED_DF, kind="shipped")
     blocked = passed = 0
     for _ in range(DRAWS):
         sides = rng.normal(0, sd, size[0]), rng.normal(effect * margin, sd, size[1])
@@ -59,7 +59,7 @@ def test_both_directions_count_where_both_are_harm(effect, size):
 
 
 def test_a_rule_that_does_not_decide_never_blocks(smoke):
-    rule, prior = smoke.rules[0], Prior(sd=0.02, df=4, kind="given")
+    rule, prior = smoke.rules[0], Prior(sd=0.02, df=4, kind="shipped")
     for role, passes in ((Role.ADVISORY, True), (Role.IGNORE, False)):
         found = chances(smoke, replace(rule, role=role), prior, (5, 3))
         assert [found.block(harm) for harm in (0.0, 3.0)] == [0.0, 0.0]
@@ -67,6 +67,6 @@ def test_a_rule_that_does_not_decide_never_blocks(smoke):
 
 
 def test_a_spread_known_from_many_runs_lets_single_runs_pass_more_often(smoke):
-    priors = [Prior(sd=0.03, df=df, kind="given") for df in (1.0, 10.0)]
+    priors = [Prior(sd=0.03, df=df, kind="shipped") for df in (1.0, 10.0)]
     few, many = (chances(smoke, smoke.rules[0], prior, (1, 1)).passed(0.0) for prior in priors)
     assert many > few + 0.2
