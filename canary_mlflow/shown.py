@@ -7,7 +7,7 @@ Untrusted is whatever others can set: a tag, a param, a name, a reason, a file. 
     JSON            `json_text`
     Markdown        `reports/markdown.plain`
     HTML            `finalize=finalized` of both template environments, besides their autoescape
-    Slack           `notify/bodies.slack_body`
+    Slack           `notify/delivery.slack_body`
 """
 
 from __future__ import annotations

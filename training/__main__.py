@@ -27,7 +27,6 @@ from omegaconf import DictConfig
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.loading import collect_seldom
 from canary_mlflow.notify.session import ask
-from canary_mlflow.notify.webhooks import FILE as WEBHOOKS
 from canary_mlflow.policies import conf_dir
 from canary_mlflow.shown import replace_unknown, say
 from training import submitting
@@ -99,7 +98,7 @@ def _may_begin(configs: Sequence[CanaryConfig], *, in_sweep: bool = False) -> st
 def _alone(job: Composed) -> int:
     """Run one job without Hydra, if nothing says how Hydra is to run it: Hydra would compose it twice more."""
     outputs = Path(job.outputs).absolute()
-    _ask(job.config, outputs)
+    ask(job.config.notify.entry(), outputs)
     with begun(job.config, outputs, lambda: _may_begin([job.config])) as workers:
         from training import launch
 
@@ -141,15 +140,8 @@ def _with_hydra(argv: Sequence[str]) -> list[int]:
 def _job(config: CanaryConfig, scratch: Path, *, in_sweep: bool) -> int:
     from training import launch, sweep
 
-    _ask(config, scratch)
+    ask(config.notify.entry(), scratch)  # whom the processes of its runs are to tell
     return sweep.run_job(config, scratch) if in_sweep else launch.run_session(config, scratch)
-
-
-def _ask(config: CanaryConfig, scratch: Path) -> None:
-    """Say what the session's events are to notify, which its runs' processes inherit."""
-    if config.notify.webhooks:
-        os.environ[WEBHOOKS] = str(Path(config.notify.webhooks).expanduser().absolute())
-    ask(config.notify.entry(), scratch)
 
 
 if __name__ == "__main__":

@@ -217,7 +217,6 @@ class NotifyConfig:
     """Who is told about the session's outcome."""
 
     name: str = "none"
-    webhooks: Optional[str] = None  # a file, as docs/webhooks.md describes it
     url_env: Optional[str] = None  # the environment variable with the address that is told about this session
     format: str = "json"  # json | slack
     secret_env: Optional[str] = None  # the environment variable with the secret that signs the message's body

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from mlflow import MlflowClient
@@ -12,7 +13,8 @@ from canary_mlflow.analysis.publishing import publish_study
 from canary_mlflow.commands.shared import print_decision
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.launching.plan import Plan
-from canary_mlflow.notify.outcome import notify_outcome
+from canary_mlflow.notify.delivery import tell
+from canary_mlflow.notify.events import of_decision
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.evidence import champion_runs
 from canary_mlflow.registry.judging.gatekeeper import gate
@@ -81,7 +83,7 @@ def _train_and_judge(
         if ended in (0, 1, 3):
             decision = register_and_gate(client, model, session, config, results, scratch, lost)
             print_decision(decision, full=config.tracking.full_report)
-            notify_outcome(decision, config.tier.name)
+            tell({decision.word.upper(), config.tier.name.upper()}, partial(of_decision, decision))
             publish_study(client, decision)
             ended = decision.exit_code
         else:

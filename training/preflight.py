@@ -7,8 +7,7 @@ import tempfile
 from pathlib import Path
 
 from canary_mlflow.errors import CanaryError
-from canary_mlflow.notify.session import ask, configured
-from canary_mlflow.notify.webhooks import read_webhooks
+from canary_mlflow.notify.session import ask
 from training import adapters, datasets, devices, memory, models, own_reward, quantization
 from training.config import CanaryConfig
 from training.errors import SetupError
@@ -16,16 +15,12 @@ from training.reward_model import reward_folder
 
 
 def preflight(config: CanaryConfig, *, here: bool = True) -> None:
-    """Check webhooks, machine, adapter, quantization, memory, data and model in that order: the network comes last.
+    """Check the webhook, machine, adapter, quantization, memory, data and model in that order: the network comes last.
 
     `here`: the runs are made on this machine, not sent elsewhere by a launcher. Raises SetupError with one line: what
     was found, what was expected, what to do. Hub files that are not cached are fetched here, once, so that the runs
     need no network.
     """
-    if config.notify.webhooks:
-        read_webhooks(Path(config.notify.webhooks).expanduser())
-    else:
-        configured()
     ask(config.notify.entry(), Path("."), dict(os.environ))
     if here:
         check_machine(config)

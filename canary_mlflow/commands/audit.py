@@ -13,7 +13,6 @@ from canary_mlflow.commands.shared import store_option
 from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.loading import without_collecting
 from canary_mlflow.shown import echo
-from canary_mlflow.tracking.stores.places import without_password
 
 if TYPE_CHECKING:
     from canary_mlflow.ledger.chain import Damage
@@ -83,22 +82,12 @@ def verify(
         echo(f"{findings} in {len(rows)} rows: the ledger does not hold.", err=True)
         if any(STRANGER in str(one) for one in found):
             echo("Its signer's public key is given with --key FILE, or with canary keys trust FILE.", err=True)
-        tell_failed(str(file) if file is not None else tracking_uri or "the store of this folder", found, rows)
         ctx.exit(BROKEN)
     echo(f"{len(rows)} rows hold, signed with trusted keys.")
     for said in began_alone(rows):
         echo(said)
     if rows:
         echo(f"head {rows[-1].head}")
-
-
-def tell_failed(place: str, found: Sequence[Damage], rows: Sequence[Row]) -> None:
-    """Tell the webhooks about a failed audit, if there are any; only once for the same findings."""
-    from canary_mlflow.notify.events import of_audit
-    from canary_mlflow.notify.once import notify_once
-
-    head = rows[-1].head if rows else ""
-    notify_once(of_audit(without_password(place), [str(one) for one in found], head))
 
 
 def began_alone(rows: Sequence[Row]) -> Iterator[str]:

@@ -1,1 +1,1 @@
-"""Webhooks: news of a model for those who asked for it. Nothing is sent unless a webhook is configured."""
+"""News for those who asked for it: a session's own webhook, and MLflow's webhooks, which hear of the guard's moves."""

@@ -34,7 +34,6 @@ PRINTED: dict[str, tuple[int, tuple[str, ...]]] = {
     "reward-check": (1, ("check-reward",)),
     "environment": (1, ("env",)),
     "doctor": (1, ("doctor",)),
-    "webhooks": (1, ("webhooks list",)),
     "pruning": (1, ("prune",)),
 }
 """Name → its newest version, and the commands that print it."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from canary_mlflow import tags
 from canary_mlflow.errors import StoreError, UsageError, one_line
-from canary_mlflow.notify.delivery import notify
+from canary_mlflow.notify.delivery import tell
 from canary_mlflow.notify.events import of_warning
-from canary_mlflow.notify.session import first
 from canary_mlflow.shown import visible
 from canary_mlflow.tracking.delivery.items import File
 from canary_mlflow.tracking.delivery.lines import LineFile, to_line
@@ -48,7 +48,6 @@ class Watching(Observer):
     def __init__(self, watch: Watch, setting: SinkSetting, max_steps: int, run_id: str = "") -> None:
         self.watch = watch
         self._run_id = run_id
-        self._notified: set[str] = set()  # events that webhooks have had
         self._max_steps = max_steps
         self._file = LineFile((setting.artifacts or setting.folder) / NAME)
         self._in_place = setting.artifacts is not None
@@ -98,7 +97,8 @@ class Watching(Observer):
         self._notices = len(self.watch.notices)
         for warning in said:
             log.warning("canary: %s", visible(sentence(warning)))
-            self._notify(warning)
+            if warning.level >= Level.CRITICAL:
+                tell({warning.level.name}, partial(of_warning, warning, self._run_id))
             self._file.append(to_line(warning.to_dict()))
         if said:
             self.stop_requested = self.watch.stop_requested
@@ -106,14 +106,6 @@ class Watching(Observer):
         if self.watch.hopeless is not None and not self.stop_requested and not self._said_goes_on:
             self._said_goes_on = True
             log.warning("canary: %s", goes_on(self.watch.policy.on_critical))
-
-    def _notify(self, warning: WatchWarning) -> None:
-        if warning.level >= Level.CRITICAL:
-            event = of_warning(warning, self._run_id)
-            if event.id not in self._notified:
-                self._notified.add(event.id)
-                if first(event.id):  # once, not for each seed
-                    notify(event)
 
     def _tag(self, found: Mapping[str, str]) -> None:
         if self._recorder is not None:

@@ -12,12 +12,10 @@ from pathlib import Path
 import pytest
 from canaries import a_config, hub_model, local_model
 
-from canary_mlflow.errors import UsageError
 from training import groups
 from training.assets.tiny import LINEAR_LAYERS, tiny_model_folder
 from training.command_line import expand, parse
 from training.compose import check, register_schemas
-from training.config import NotifyConfig
 from training.errors import SetupError
 from training.models import layer_names
 from training.preflight import preflight
@@ -161,11 +159,3 @@ def test_a_hub_model_in_the_cache_passes(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
     preflight(a_config(model=hub_model()))
-
-
-def test_a_file_of_webhooks_that_cannot_be_read_stops_a_session_before_it_begins(tmp_path, monkeypatch):
-    with pytest.raises(UsageError, match=r"none\.yaml: no such file; expected a YAML file of webhooks"):
-        preflight(replace(a_config(), notify=NotifyConfig(webhooks=str(tmp_path / "none.yaml"))))
-    monkeypatch.setenv("CANARY_WEBHOOKS", str(tmp_path / "other.yaml"))
-    with pytest.raises(UsageError, match=r"other\.yaml"):
-        preflight(a_config())

@@ -30,7 +30,7 @@ from canary_mlflow.ledger.clock import stamp
 from canary_mlflow.ledger.keys import PublicKeys, key_folder, load_signer
 from canary_mlflow.ledger.rows import Record, Row
 from canary_mlflow.ledger.writing import add, keys_in, let_sign, refused
-from canary_mlflow.notify.moves import announce
+from canary_mlflow.notify.mlflow_webhooks import announce
 from canary_mlflow.registry.guard import refusals, stored
 from canary_mlflow.registry.guard.binding import Binding, artifact_digest, run_digests
 from canary_mlflow.registry.guard.promotion import Order, Standing, carry_out, standing

@@ -12,7 +12,6 @@ from mlflow.exceptions import MlflowException
 from mlflow.store.model_registry.sqlalchemy_store import SqlAlchemyStore
 from mlflow.store.model_registry.sqlalchemy_workspace_store import WorkspaceAwareSqlAlchemyStore
 
-from canary_mlflow.notify.moves import announce
 from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.guard import refusals
 from canary_mlflow.registry.guard.guard import Guard, is_reserved, plain_alias
@@ -39,9 +38,7 @@ class GuardedMethods(Guard):
                     raise
         if alias != plain_alias(alias):
             raise refusals.no_verdict(plain_alias(alias), name, version)
-        row = promote(self, name, version, alias, current_actor())
-        if row is not None:
-            announce(self, [row])
+        promote(self, name, version, alias, current_actor())  # MLflow's own handler tells its webhooks
 
     def delete_registered_model_alias(self, name, alias):  # type: ignore[no-untyped-def]
         if not self.guards(str(name), str(alias)):

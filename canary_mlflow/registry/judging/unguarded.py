@@ -6,8 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import BaselineMoved
-from canary_mlflow.notify.delivery import notify
-from canary_mlflow.notify.events import of_decision
 from canary_mlflow.registry.judging import records
 from canary_mlflow.registry.judging.anchor import pin_first
 from canary_mlflow.registry.locks import registry_lock
@@ -35,7 +33,6 @@ def enact_unguarded(client: MlflowClient, decision: Decision) -> Decision:
             client.set_registered_model_alias(decision.model, CHAMPION, decision.version)
             if decision.bootstrapped:
                 pin_first(client, decision.model, decision.version)
-    notify(*of_decision(decision))
     return promoted(decision)
 
 

@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import NoSuchModel, UsageError
-from canary_mlflow.notify.delivery import notify
-from canary_mlflow.notify.events import of_decision
 from canary_mlflow.registry.acts.accepting import accepted_facts
 from canary_mlflow.registry.evidence import warnings_of
 from canary_mlflow.registry.guard_client import guard_of
@@ -98,7 +96,6 @@ def on_session(client: MlflowClient, model: str, session_id: str, verdict: Verdi
         run_minutes=minutes_of_runs(client, session_id),
     )
     records.publish(client, decision)
-    notify(*of_decision(decision))
     return decision
 
 
