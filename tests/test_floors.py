@@ -200,7 +200,9 @@ def test_what_a_session_loads_before_its_runs_brings_no_part_of_scipy() -> None:
     assert done.stdout == "[]\n"
 
 
-CHANGES = re.compile(r"\bsetattr\((?!self\b)|ignore\[method-assign\]|\.(?:map_array|__new__|__init__) = ")
+CHANGES = re.compile(
+    r"\bsetattr\((?!self\b)|ignore\[method-assign\]|\.(?:map_array|__new__|__init__|_find_and_load|call_event) = "
+)
 
 
 def test_what_is_changed_in_libraries_stands_in_the_docs() -> None:

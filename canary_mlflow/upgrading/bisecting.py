@@ -1,5 +1,6 @@
-"""Finds which changed package breaks, and since which release: delta debugging over sets (Zeller and Hildebrandt,
-2002), then bisection over releases; sets that cannot be installed or fail otherwise tell nothing, and are skipped."""
+"""Finds which of several changes breaks something, and since when: delta debugging over sets (Zeller and Hildebrandt,
+2002), then bisection over what came one after the other, such as releases or commits. What cannot be tried, or fails
+otherwise, tells nothing, and is skipped."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ Item = TypeVar("Item")
 
 
 class Answer(StrEnum):
-    """What trying a set of packages tells."""
+    """What a trial tells."""
 
     BAD = "bad"
     GOOD = "good"
@@ -46,17 +47,17 @@ def smallest(items: Sequence[Item], test: Test[Item]) -> list[Item]:
     return left
 
 
-def first_bad(releases: Sequence[Item], test: Callable[[Item], Answer]) -> tuple[Item, list[Item]]:
-    """The first BAD release, and the releases between the last GOOD one and it that could not be tried. `releases`: in
-    order; the last must be BAD, and everything before the first good."""
-    good, bad = -1, len(releases) - 1
+def first_bad(items: Sequence[Item], test: Callable[[Item], Answer]) -> tuple[Item, list[Item]]:
+    """The first BAD one, and those between the last GOOD one and it that could not be tried. `items`: in order; the
+    last must be BAD, and everything before the first good."""
+    good, bad = -1, len(items) - 1
     skipped: set[int] = set()
     while True:
         open_ones = [at for at in range(good + 1, bad) if at not in skipped]
         if not open_ones:
-            return releases[bad], [releases[at] for at in sorted(skipped) if good < at < bad]
+            return items[bad], [items[at] for at in sorted(skipped) if good < at < bad]
         at = min(open_ones, key=lambda place: abs(place - (good + bad) / 2))
-        answer = test(releases[at])
+        answer = test(items[at])
         if answer is Answer.BAD:
             bad = at
         elif answer is Answer.GOOD:

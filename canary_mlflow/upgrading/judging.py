@@ -3,24 +3,16 @@ its trainings, what it saved, and what it cost."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from typing import Any
 
-from canary_mlflow.upgrading.accounts import (
-    BESIDES,
-    REPEATS,
-    dearer,
-    other_course,
-    other_files,
-    other_reporters,
-    other_texts,
-    other_values,
-)
 from canary_mlflow.upgrading.probing import Probe
+from canary_mlflow.upgrading.run_comparison import BESIDES, REPEATS, dearer, differences
 from gates.facts.check import said
-from gates.facts.exact import DEFAULTED, LOOSEST, ROUNDING, bare, fact_differences
+from gates.facts.exact import DEFAULTED, LOOSEST, ROUNDING, bare, fact_differences, pairs_of
 from gates.facts.regressions import decisive_first, regressions
 from gates.facts.work import MATERIAL, WORK, beyond, compare_work
 from gates.model.records import Run
@@ -101,6 +93,7 @@ def compare(baseline: Sequence[Probe], candidate: Sequence[Probe]) -> Diagnosis:
             *_hard(runs, now.runs),
             *_more_work(before.runs, now.runs),
             *(one for one in did if not one.key.startswith(BESIDES)),
+            *_unsent(facts),
             *(dear if known else ()),
         ),
         differences=tuple(facts),
@@ -115,19 +108,15 @@ def _did_otherwise(baseline: Sequence[Probe], now: Probe) -> list[Symptom]:
     """Another course, other files: each kind once, as it first shows."""
     precisions = (run.facts.get("training.precision", "") for run in (*baseline[0].runs, *now.runs))
     rounding = min((ROUNDING.get(one, LOOSEST) for one in precisions), default=LOOSEST)
-    before = [probe.account for probe in baseline]
     first: dict[str, str] = {}
-    found = (other_course(before, now.account, rounding), other_files(before, now.account),
-             other_texts(before, now.account), other_values(before, now.account),
-             other_reporters(before[0], now.account))  # fmt: skip
-    for key, clause in chain.from_iterable(found):
+    for key, clause in differences([probe.recording for probe in baseline], now.recording, rounding):
         first.setdefault(key, clause)
     return [Symptom(key=key, said=clause) for key, clause in first.items()]
 
 
 def _costs(baseline: Sequence[Probe], candidate: Sequence[Probe]) -> tuple[Symptom, ...]:
     here, there = ([probe.costs for probe in side] for side in (baseline, candidate))
-    return tuple(Symptom(key=key, said=text) for key, text in dearer(here, there, baseline[0].account.unit))
+    return tuple(Symptom(key=key, said=text) for key, text in dearer(here, there, baseline[0].recording.unit))
 
 
 def _facts(before: Sequence[Run], again: Sequence[Run], now: Sequence[Run]) -> list[Difference]:
@@ -155,6 +144,23 @@ def _trainings(runs: Sequence[Run]) -> list[list[Run]]:
         found[met[run.seed]].append(run)
         met[run.seed] += 1
     return found
+
+
+def _unsent(facts: Sequence[Difference]) -> Iterator[Symptom]:
+    """Where a training does not send its values any more."""
+    pairs = [pair for one in facts if bare(one.key) == "arguments.report_to" for pair in pairs_of(one).values()]
+    for before, now in (map(json_or_text, pair) for pair in pairs):
+        if isinstance(before, list) and isinstance(now, list):
+            for name in sorted({*before} - {*now}):
+                yield Symptom(key=f"reported:{name}", said=f"values are no longer sent to {name}")
+
+
+def json_or_text(text: str) -> Any:
+    """A value as canary_mlflow.tracking.describing.fact_tags writes it: texts as they are, everything else as JSON."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _hard(before: Sequence[Run], now: Sequence[Run]) -> Iterator[Symptom]:

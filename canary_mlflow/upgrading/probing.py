@@ -26,17 +26,16 @@ from canary_mlflow.interpreter import CHOSEN, on_path
 from canary_mlflow.module_runner import OWN
 from canary_mlflow.own_cache import own_cache
 from canary_mlflow.tracking.signals import waiting
-from canary_mlflow.upgrading import accounts, orphans
+from canary_mlflow.upgrading import run_comparison, subprocess_guard
 from canary_mlflow.upgrading.environments import SOURCE, build, key_of, own_code
 from canary_mlflow.upgrading.pins import Pins
-from canary_mlflow.upgrading.transcript import FOLDER
+from canary_mlflow.upgrading.recording import FOLDER
 from gates.model.records import Run
 
 AGAIN = "the same command goes on where it stopped"
 RESULT = "result.json"
-TRANSCRIPTS, DATASETS = "transcripts", "datasets"
+RECORDINGS, DATASETS = "recordings", "datasets"
 ATTEMPT = "attempt-"
-FEWEST_STEPS = 3
 NO_ROOM = ("No space left on device", "Disk quota exceeded", "database or disk is full")
 """What a training says that fails for the disk, not for its packages."""
 MISUSED = f"exit code {UsageError.exit_code}: canary: "
@@ -68,16 +67,16 @@ class Probe:
         return _runs(Path(self.folder))
 
     @cached_property
-    def account(self) -> accounts.Account:
-        """What it did, by its transcripts."""
-        return accounts.read(Path(self.folder) / TRANSCRIPTS)
+    def recording(self) -> run_comparison.Recording:
+        """What it did besides."""
+        return run_comparison.read(Path(self.folder) / RECORDINGS)
 
     @cached_property
     def costs(self) -> Mapping[str, float]:
         """What it cost, and what a step did in the median of each training."""
         steps = [one.values[1:] for run in self.runs if (one := run.series.get("step_cost")) is not None]
-        usual = [float(np.median(values)) for values in steps if len(values) >= FEWEST_STEPS]
-        return {**self.account.costs, **({"cost.step": sum(usual)} if usual else {})}
+        usual = [float(np.median(values)) for values in steps if len(values) >= run_comparison.REPEATS]
+        return {**self.recording.costs, **({"cost.step": sum(usual)} if usual else {})}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +146,7 @@ class Prober:
         words[0] = str(python) if words[0] in PYTHON else words[0]
         try:
             with waiting():
-                done = orphans.run(words, self._environment(python, place), 60 * self.minutes)
+                done = subprocess_guard.run(words, self._environment(python, place), 60 * self.minutes)
             code, said, told = done.returncode, done.stderr, done.stdout
         except subprocess.TimeoutExpired:
             code, said, told = 124, f"TimeoutError: not finished after {self.minutes:g} minutes", ""
@@ -173,7 +172,7 @@ class Prober:
             "CANARY_KEYS": str(place / "keys"),
             "CANARY_CACHE": str(place / "cache"),  # one side's would be warm: it makes and saves a canary's model
             **own_cache(place / DATASETS, os.environ),
-            FOLDER: str(place / TRANSCRIPTS),
+            FOLDER: str(place / RECORDINGS),
             **self.overrides,
         }
 

@@ -12,16 +12,19 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from packaging.version import Version
+
 from canary_mlflow.errors import UsageError
 from canary_mlflow.tracking.signals import waiting
-from canary_mlflow.upgrading import environments, old_defaults, orphans
-from canary_mlflow.upgrading.accounts import COSTS, REPEATS
+from canary_mlflow.upgrading import environments, subprocess_guard
 from canary_mlflow.upgrading.bisecting import Answer, first_bad, smallest
-from canary_mlflow.upgrading.judging import CRASH, Diagnosis, compare
+from canary_mlflow.upgrading.inside import OLD_DEFAULTS
+from canary_mlflow.upgrading.judging import CRASH, Diagnosis, compare, json_or_text
 from canary_mlflow.upgrading.outcome import Culprit, Default, Environments, PackageSets, Upgrade
 from canary_mlflow.upgrading.pins import Change, Pins, Unresolvable, lock, moved
 from canary_mlflow.upgrading.probing import MISUSED, Probe, Prober
-from canary_mlflow.upgrading.uv import Unbuildable, pip_environment
+from canary_mlflow.upgrading.run_comparison import COSTS, REPEATS
+from canary_mlflow.upgrading.uv import SECONDS, Unbuildable, pip_environment
 from gates.facts.exact import bare
 from gates.model.sides import ABSENT
 from gates.model.wording import listed
@@ -38,8 +41,6 @@ BY_FACT = (
     (("cost.step", "cost.memory"), ("trl", "transformers", "accelerate", "datasets")),
 )
 CHAINED = re.compile(r"\bat (trl|transformers|peft|accelerate|torch|datasets|tokenizers)/")
-MOST_RELEASES = 40
-SECONDS = 300  # for a list of releases
 Say = Callable[[str], None]
 
 
@@ -223,7 +224,7 @@ class Trial:
         known = known_releases(package.name)
         if not known:
             self.say(f"{package.name}: pip lists no releases of it here, so those between are not tried")
-        between = releases(package, known, self.say)
+        between = releases(package, known)
         others = [replace(package, now=version) for version in between]
 
         def test(one: Change) -> Answer:
@@ -239,7 +240,7 @@ class Trial:
 
     def newest_is_fine(self, package: Change, newest: str, finding: Diagnosis) -> str:
         """The newest release, where it is later than the one asked for and does not show it any more."""
-        if _order(newest) <= _order(package.now):
+        if Version(newest) <= Version(package.now):
             return ""
         one = replace(package, now=newest)
         return newest if self.answer(self.finding([one], str(one), finding), finding) is Answer.GOOD else ""
@@ -258,9 +259,9 @@ class Trial:
     def set_back(self, some: Sequence[Default], finding: Diagnosis) -> Answer:
         """BAD where these defaults are it: the candidate's packages with the old values block no more."""
         old = {one.name: json_or_text(one.before) for one in some}
-        given = {old_defaults.GIVEN: json.dumps(old, sort_keys=True)}
+        given = {OLD_DEFAULTS: json.dumps(old, sort_keys=True)}
         again = replace(self.prober, overrides={**self.prober.overrides, **given})
-        other = self.judged(self.plan.now, f"{given[old_defaults.GIVEN]} set back", costs=dear(finding), prober=again)
+        other = self.judged(self.plan.now, f"{given[OLD_DEFAULTS]} set back", costs=dear(finding), prober=again)
         if other.open or any(one.key.startswith(CRASH) for one in other.symptoms):
             return Answer.UNTESTABLE
         return Answer.GOOD if other.shows(finding.symptoms) else Answer.BAD
@@ -293,37 +294,16 @@ def known_releases(package: str) -> list[str]:
     """Its final releases, the newest first, as pip tells them. Empty where it does not."""
     command = [sys.executable, "-m", "pip", "index", "versions", package, "--disable-pip-version-check"]
     with waiting():
-        done = orphans.run(command, pip_environment(os.environ), SECONDS)
+        done = subprocess_guard.run(command, pip_environment(os.environ), SECONDS)
     line = next((line for line in done.stdout.splitlines() if line.startswith("Available versions:")), "")
     return [word.strip() for word in line.partition(":")[2].split(",") if word.strip()]
 
 
-def releases(package: Change, known: Sequence[str], say: Say) -> list[str]:
+def releases(package: Change, known: Sequence[str]) -> list[str]:
     """Those after its version at hand, up to the one asked for, in order. `known`: all, the newest first."""
-    low, high = _order(package.before), _order(package.now)
-    found = [one for one in reversed(known) if low < _order(one) < high]
-    if len(found) > MOST_RELEASES:
-        every = len(found) // MOST_RELEASES + 1
-        say(f"{package.name}: {len(found)} releases between; only one of {every} is looked at")
-        found = found[::every]
+    low, high = Version(package.before), Version(package.now)
+    found = [one for one in reversed(known) if low < Version(one) < high]
     return [*found, package.now]
-
-
-def _order(version: str) -> Any:
-    from packaging.version import InvalidVersion, Version
-
-    try:
-        return Version(version)
-    except InvalidVersion:
-        return Version("0")
-
-
-def json_or_text(text: str) -> Any:
-    """A value as canary_mlflow.tracking.describing.fact_tags writes it: texts as they are, everything else as JSON."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def alone(moves: Sequence[Change]) -> str:

@@ -11,7 +11,7 @@ from canary_mlflow.errors import CanaryError
 from canary_mlflow.interpreter import on_path
 from canary_mlflow.shown import uncoloured
 from canary_mlflow.tracking.signals import waiting
-from canary_mlflow.upgrading import orphans
+from canary_mlflow.upgrading import subprocess_guard
 
 NO_SOLUTION = "No solution found when resolving dependencies"
 UNBUILDABLE = "Failed to build"
@@ -52,7 +52,7 @@ def uv(*words: str) -> str:
     program = located()
     try:
         with waiting():
-            done = orphans.run([program, *words], environment(os.environ), SECONDS)
+            done = subprocess_guard.run([program, *words], environment(os.environ), SECONDS)
     except (OSError, subprocess.SubprocessError) as error:
         raise UVFailed(str(error)) from error
     if done.returncode:

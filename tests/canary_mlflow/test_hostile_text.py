@@ -263,7 +263,7 @@ WRITERS = {
     "canary_mlflow/commands/replay.py": "JSON",
     "canary_mlflow/commands/import_.py": "JSON",
     "canary_mlflow/commands/report.py": "a file's bytes on stdout, as asked for",
-    "canary_mlflow/upgrading/orphans.py": "a process of its own, to the pipe that canary upgrade reads",
+    "canary_mlflow/upgrading/subprocess_guard.py": "a process of its own, to the pipe that canary upgrade reads",
 }
 
 

@@ -11,7 +11,7 @@ import stat
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,8 +26,8 @@ from canary_mlflow.errors import CanaryError, UsageError
 from canary_mlflow.reports.upgrade import lines
 from canary_mlflow.upgrading import environments, pins, uv
 from canary_mlflow.upgrading.bisecting import Answer, first_bad, smallest
+from canary_mlflow.upgrading.inside import give
 from canary_mlflow.upgrading.judging import Diagnosis, Symptom, compare
-from canary_mlflow.upgrading.old_defaults import give
 from canary_mlflow.upgrading.outcome import Culprit, Default, PackageSets, Upgrade
 from canary_mlflow.upgrading.probing import Probe, Prober, canary_command, last_raised
 from canary_mlflow.upgrading.upgrade import Trial, likeliest, outcome_of
@@ -42,6 +42,13 @@ TRACEBACK = """Traceback (most recent call last):
     return kernel.apply()
 AttributeError: 'NoneType' object has no attribute 'apply'
 """
+
+
+@pytest.fixture
+def this_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every set of packages is tried with the Python of these tests."""
+    monkeypatch.setattr("canary_mlflow.upgrading.probing.build", lambda made: Path(sys.executable))
+    monkeypatch.setenv("CANARY_ENVIRONMENTS", str(tmp_path / "none"))
 
 
 def said(*words: str, code: int) -> Result:
@@ -166,7 +173,9 @@ def test_what_uv_cannot_do_is_one_line(
     program = tmp_path / "uv"
     program.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{stderr}\nEND\nexit 2\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    (tmp_path / "python").symlink_to(sys.executable)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
     monkeypatch.setattr(uv.sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
     (tmp_path / "at_hand.txt").write_text("nope==9\n" if "such" in words else "nope==8\n")  # it is locked too
@@ -321,14 +330,7 @@ def test_a_release_that_the_baseline_has_is_not_tried_again(monkeypatch: pytest.
     monkeypatch.setattr("canary_mlflow.upgrading.upgrade.lock", lambda exact, names, preferred: {**preferred, **exact})
     monkeypatch.setattr("canary_mlflow.upgrading.upgrade.known_releases", lambda package: ["2", "1"])
 
-    class Known(Trial):
-        def probe(self, pins: Mapping[str, str], what: str, prober: object = None, repeat: int = 0) -> Probe:
-            self.tried.append({"what": what, "key": what, "seconds": 60.0, "known": False, "built": pins["trl"] == "1",
-                               "building": 30.0})  # fmt: skip
-            return trained(1.0) if pins["trl"] == "2" else trained(4.0)
-
-    plan = PackageSets(before={"trl": "2"}, now={"trl": "1"})
-    found = Known(plan=plan, prober=Prober(command="", work=Path()), say=print).carry_out()
+    found = trial({"trl": "2"}, {"trl": "1"}, lambda made, _: trained(1.0 if made["trl"] == "2" else 4.0)).carry_out()
     assert [one["what"] for one in found.probes] == [
         "the packages at hand", "the packages asked for", "the packages at hand once more",
         "the packages asked for once more",
@@ -337,12 +339,10 @@ def test_a_release_that_the_baseline_has_is_not_tried_again(monkeypatch: pytest.
     first = "BLOCK  trl 2 → 1: first loss 1 → 4 (4 times) in seed 0"
     assert told.splitlines()[:2] == [first, "  To do: keep trl==2."]
     assert "trl 2 → 1 explains it; 2 is fine." in told
-    assert "4 trainings, 4.0 minutes; 2 environments built in 2.0 minutes, 2 reused." in told
+    assert "4 trainings, 4.0 minutes; 1 environment built in 2.0 minutes, 3 reused." in told
 
 
-def test_a_failure_of_the_present_packages_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("canary_mlflow.upgrading.probing.build", lambda made: Path(sys.executable))
-    monkeypatch.setenv("CANARY_ENVIRONMENTS", str(tmp_path / "none"))
+def test_a_failure_of_the_present_packages_is_not_kept(tmp_path: Path, this_environment: None) -> None:
     script = tmp_path / "train.py"
     script.write_text("import sys; sys.exit('no data here')")
     prober = Prober(command=f"python {script}", work=tmp_path / "work")
@@ -356,22 +356,16 @@ def test_a_failure_of_the_present_packages_is_not_kept(tmp_path: Path, monkeypat
         Trial(plan=plan, prober=Prober(command=f"python {script}", work=tmp_path / "work"), say=print).carry_out()
 
 
-def test_a_canary_that_refuses_what_it_was_given_is_wrong_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("canary_mlflow.upgrading.probing.build", lambda made: Path(sys.executable))
-    monkeypatch.setenv("CANARY_ENVIRONMENTS", str(tmp_path / "none"))
+def test_a_canary_that_refuses_what_it_was_given_is_wrong_use(tmp_path: Path, this_environment: None) -> None:
     prober = Prober(command=canary_command(("algo=nope",)), work=tmp_path / "work")
     plan = PackageSets(before={"trl": "1"}, now={"trl": "2"})
     with pytest.raises(UsageError, match=r"^unknown algo 'nope'; expected one of dpo"):
         Trial(plan=plan, prober=prober, say=print).carry_out()
 
 
-def test_what_an_interrupted_attempt_left_running_does_not_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("canary_mlflow.upgrading.probing.build", lambda made: Path(sys.executable))
-    monkeypatch.setenv("CANARY_ENVIRONMENTS", str(tmp_path / "none"))
+def test_what_an_interrupted_attempt_left_running_does_not_count(tmp_path: Path, this_environment: None) -> None:
     script, places = tmp_path / "train.py", tmp_path / "places"
-    script.write_text(f"import os; print(os.environ['CANARY_TRANSCRIPT'], file=open({str(places)!r}, 'a'))")
+    script.write_text(f"import os; print(os.environ['CANARY_RECORDING'], file=open({str(places)!r}, 'a'))")
     prober = Prober(command=f"python -S {script}", work=tmp_path / "work")
     prober.try_({"trl": "1"})
     prober.forget({"trl": "1"})
@@ -382,10 +376,10 @@ def test_what_an_interrupted_attempt_left_running_does_not_count(
     assert not before.parent.exists()
 
 
-def test_no_set_finds_what_an_earlier_one_left_in_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_set_finds_what_an_earlier_one_left_in_a_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, this_environment: None
+) -> None:
     """A canary makes its model once per release of transformers: made for one side before, only the other saves it."""
-    monkeypatch.setattr("canary_mlflow.upgrading.probing.build", lambda made: Path(sys.executable))
-    monkeypatch.setenv("CANARY_ENVIRONMENTS", str(tmp_path / "none"))
     monkeypatch.setenv("CANARY_CACHE", str(tmp_path / "warm"))
     script = tmp_path / "train.py"
     script.write_text(f"""
@@ -435,11 +429,11 @@ print(os.path.realpath(prepared), file=open("prepared", "a"))
 """
 
 
-def test_no_set_trains_on_what_another_made_of_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_set_trains_on_what_another_made_of_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, this_environment: None
+) -> None:
     """Datasets names what map and generators make by the code of the function, not of the modules that it calls. What
     is prepared of the data alone is shared: without a network there is no other."""
-    monkeypatch.setattr("canary_mlflow.upgrading.probing.build", lambda made: Path(sys.executable))
-    monkeypatch.setenv("CANARY_ENVIRONMENTS", str(tmp_path / "none"))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("HF_DATASETS_CACHE", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -506,6 +500,18 @@ def trained(loss: float, **facts: str) -> Probe:
     return found
 
 
+def trial(before: pins.Pins, now: pins.Pins, answer: Callable[[pins.Pins, int], Probe]) -> Trial:
+    """One whose sets of packages answer at once, by the number of the repetition too."""
+
+    class Answered(Trial):
+        def probe(self, pins: pins.Pins, what: str, prober: object = None, repeat: int = 0) -> Probe:
+            self.tried.append({"what": what, "key": what, "seconds": 60.0, "known": False,
+                               "built": pins == before and not repeat, "building": 30.0})  # fmt: skip
+            return answer(pins, repeat)
+
+    return Answered(plan=PackageSets(before=before, now=now), prober=Prober(command="", work=Path()), say=print)
+
+
 def test_what_the_packages_at_hand_do_not_repeat_themselves_tells_nothing() -> None:
     before, now = trained(1.0, parameters_trainable="9"), trained(3.0, parameters_trainable="9")
     assert [one.key for one in compare([before], [now]).symptoms] == ["first.loss.1"]
@@ -568,6 +574,9 @@ def test_what_an_upgrade_makes_worse_without_another_loss_blocks() -> None:
     )
     assert blocked(fine, coarse) == blocked(fine, mixed) == ["parameters.dtype"]
     assert blocked(coarse, fine) == blocked(coarse, coarse) == []
+    sent, alone = ({"arguments_report_to": names} for names in ('["mlflow", "wandb"]', '["mlflow"]'))
+    assert blocked(sent, alone) == ["reported:wandb"]
+    assert blocked(alone, sent) == []
 
 
 def test_other_groups_of_the_optimizer_block_however_they_are_implemented() -> None:
@@ -591,26 +600,16 @@ def test_other_groups_of_the_optimizer_block_however_they_are_implemented() -> N
 def test_what_seems_to_cost_more_is_repeated_until_that_is_known() -> None:
     """Every repetition of a side costs 2.5 % more than the one before."""
 
-    class Timed(Trial):
-        dear = 0.0
-
-        def probe(self, pins: Mapping[str, str], what: str, prober: object = None, repeat: int = 0) -> Probe:
+    def upgraded(dear: float) -> tuple[list[str], int]:
+        def timed(made: pins.Pins, repeat: int) -> Probe:
             found = trained(1.0)
-            steps = np.full(5, (10.0 if pins["trl"] == "1" else self.dear) * (1 + 0.025 * repeat))
+            steps = np.full(5, (10.0 if made["trl"] == "1" else dear) * (1 + 0.025 * repeat))
             (run,) = found.runs
             cost = Series(name="step_cost", steps=np.arange(5), values=steps)
             found.__dict__["runs"] = (replace(run, series={**run.series, "step_cost": cost}),)
-            self.tried.append(
-                {"what": what, "key": "", "seconds": 1.0, "known": False, "built": False, "building": 0.0}
-            )
             return found
 
-    def upgraded(dear: float) -> tuple[list[str], int]:
-        trial = Timed(
-            plan=PackageSets(before={"trl": "1"}, now={"trl": "2"}), prober=Prober(command="", work=Path()), say=print
-        )
-        trial.dear = dear
-        found = trial.carry_out(bisect=False)
+        found = trial({"trl": "1"}, {"trl": "2"}, timed).carry_out(bisect=False)
         return [one.key for one in found.finding.symptoms], len(found.probes)
 
     assert upgraded(13.0) == (["cost.step"], 6)
@@ -623,17 +622,12 @@ def test_what_one_of_two_culprits_does_not_show_is_said(monkeypatch: pytest.Monk
     monkeypatch.setattr("canary_mlflow.upgrading.upgrade.lock", lambda exact, names, preferred: {**preferred, **exact})
     monkeypatch.setattr("canary_mlflow.upgrading.upgrade.known_releases", lambda package: ["2", "1"])
 
-    class Two(Trial):
-        def probe(self, pins: Mapping[str, str], what: str, prober: object = None, repeat: int = 0) -> Probe:
-            self.tried.append(
-                {"what": what, "key": what, "seconds": 1.0, "known": False, "built": False, "building": 0.0}
-            )
-            return trained(4.0 if pins["trl"] == "2" else 1.0, parameters_trainable="8" if pins["peft"] == "2" else "9")
+    def two(made: pins.Pins, repeat: int) -> Probe:
+        return trained(4.0 if made["trl"] == "2" else 1.0, parameters_trainable="8" if made["peft"] == "2" else "9")
 
     def told(peft: str) -> list[str]:
-        plan = PackageSets(before={"trl": "1", "peft": "1", "tqdm": "1"}, now={"trl": "2", "peft": peft, "tqdm": "2"})
-        trial = Two(plan=plan, prober=Prober(command="", work=Path()), say=print)
-        culprit = trial.carry_out().culprit
+        before, now = {"trl": "1", "peft": "1", "tqdm": "1"}, {"trl": "2", "peft": peft, "tqdm": "2"}
+        culprit = trial(before, now, two).carry_out().culprit
         assert culprit is not None
         return [str(one) for one in culprit.packages] + [*culprit.unexplained]
 
@@ -643,16 +637,10 @@ def test_what_one_of_two_culprits_does_not_show_is_said(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("other", ["loss", "crash"])
 def test_what_a_training_shows_now_and_then_is_laid_on_no_package(other: str) -> None:
-    class Now(Trial):
-        def probe(self, pins: Mapping[str, str], what: str, prober: object = None, repeat: int = 0) -> Probe:
-            odd = trained(4.0) if other == "loss" else probe("OSError at a.py:1 in b: busy", "OSError")
-            self.tried.append(
-                {"what": what, "key": "", "seconds": 1.0, "known": False, "built": False, "building": 0.0}
-            )
-            return odd if pins["tqdm"] == "2" and not repeat else trained(1.0)
-
-    plan = PackageSets(before={"tqdm": "1"}, now={"tqdm": "2"})
-    found = Now(plan=plan, prober=Prober(command="", work=Path()), say=print).carry_out()
+    odd = trained(4.0) if other == "loss" else probe("OSError at a.py:1 in b: busy", "OSError")
+    found = trial(
+        {"tqdm": "1"}, {"tqdm": "2"}, lambda made, repeat: odd if made["tqdm"] == "2" and not repeat else trained(1.0)
+    ).carry_out()
     assert (found.outcome, found.culprit) == ("INCONCLUSIVE", None)
     assert "what blocks came once in two trainings with the same packages" in "\n".join(lines(found))
 

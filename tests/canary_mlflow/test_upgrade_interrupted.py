@@ -24,7 +24,7 @@ from workplace import Workplace
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.tracking.describing.fact_tags import to_tags
 from canary_mlflow.tracking.stores.store import prepare_store
-from canary_mlflow.upgrading import orphans
+from canary_mlflow.upgrading import subprocess_guard
 from canary_mlflow.upgrading.probing import Prober
 
 TRAIN = """
@@ -202,13 +202,13 @@ def test_nothing_that_a_command_started_outlives_it(tmp_path: Path) -> None:
         return [pid for pid in said.read_text().split() if not gone(pid)]
 
     leaves = f"sh -c 'echo $$ >> {tmp_path}/pids; exec sleep 60' & setsid {{}}sleep 60 & echo $! >> {tmp_path}/pids"
-    done = orphans.run(["sh", "-c", f"{leaves.format('')}; sleep 0.1; kill -9 $$"], os.environ, 30)
+    done = subprocess_guard.run(["sh", "-c", f"{leaves.format('')}; sleep 0.1; kill -9 $$"], os.environ, 30)
     assert (done.returncode, left()) == (128 + signal.SIGKILL, [])
     with pytest.raises(subprocess.TimeoutExpired):
-        orphans.run(["sh", "-c", f"{leaves.format('')}; wait"], os.environ, 0.3)
+        subprocess_guard.run(["sh", "-c", f"{leaves.format('')}; wait"], os.environ, 0.3)
     assert left() == []
     with pytest.raises(OSError, match="No such file"):
-        orphans.run(["nowhere-at-all"], os.environ, 30)
+        subprocess_guard.run(["nowhere-at-all"], os.environ, 30)
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])

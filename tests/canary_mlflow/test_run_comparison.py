@@ -1,4 +1,4 @@
-"""What a command did inside a probe: its transcript, compared."""
+"""What a command did inside a probe: recorded, and compared."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ import forking
 import pytest
 import torch
 
-from canary_mlflow.upgrading import accounts
+from canary_mlflow.upgrading import run_comparison
 from canary_mlflow.upgrading.environments import own_code
-from canary_mlflow.upgrading.transcript import FOLDER, Transcript, told
+from canary_mlflow.upgrading.imports import Imports
+from canary_mlflow.upgrading.recording import FOLDER, Recorder, told
+from canary_mlflow.upgrading.run_comparison import Recording
 
 SCRIPT = """
 import sys, torch
 from safetensors.torch import save_file
-from transformers import Trainer, TrainerCallback, TrainingArguments
-from canary_mlflow.upgrading.transcript import Transcript
+from transformers import Trainer, TrainingArguments
+from canary_mlflow.upgrading.inside import begin
 folder = sys.argv[1]
-Transcript(folder + "/transcripts").watch()
+begin(folder + "/recordings", "")
 from safetensors.torch import save_file
 
 class Net(torch.nn.Module):
@@ -34,15 +36,12 @@ class Net(torch.nn.Module):
     def forward(self, x, labels=None):
         return {"loss": ((self.layer(x) - labels) ** 2).mean(), "logits": self.layer(x)}
 
-class SendsCallback(TrainerCallback):
-    __module__ = "transformers.integrations.own"
-
 class Own(Trainer):
     __hash__ = None  # as of a trainer that is a dataclass (trl 0.26's ORPOTrainer)
 
 rows = [{"x": torch.ones(1), "labels": torch.zeros(1)}] * 8
 args = TrainingArguments(folder, max_steps=3, logging_steps=1, use_cpu=True, report_to="none", save_strategy="no")
-Trainer(Net(), args, train_dataset=rows, callbacks=[SendsCallback()]).train()
+Trainer(Net(), args, train_dataset=rows).train()
 other = Own(Net(), args)
 other.evaluate(rows)
 sum(at for at in range(20_000_000))
@@ -60,54 +59,53 @@ GenerationConfig(_from_model_config=True).save_pretrained(save_directory=folder 
 
 def test_all_trainers_files_and_costs_of_a_process_are_written_down(tmp_path: Path) -> None:
     subprocess.run([forking.python(), "-c", SCRIPT, str(tmp_path)], check=True, capture_output=True, text=True)
-    found = accounts.read(tmp_path / "transcripts")
+    found = run_comparison.read(tmp_path / "recordings")
     assert [step for step, _ in found.course[0, "loss"]] == [1, 2, 3]
     assert len(found.course[1, "eval_loss"]) == 1  # by the trainer that never trained
     assert [value for _, value in found.course[1, "eval_own"]] == [3.0]
-    assert found.saved == [
-        ("x.safetensors", {"a": ((4,), "torch.float32", 2.0, 0.0), "b": ((2,), "torch.int64", None, None)}),
+    assert found.tensors == [
+        ("x.safetensors", {"a": [[4], "torch.float32", 2.0, 0.0], "b": [[2], "torch.int64", None, None]}),
         ("empty.safetensors", {}),
-        ("y.bin", {"c": ((1,), "torch.float32", 1.0, 1.0)}),
-        ("meta.bin", {"d": ((1,), "torch.float32", None, None)}),
+        ("y.bin", {"c": [[1], "torch.float32", 1.0, 1.0]}),
+        ("meta.bin", {"d": [[1], "torch.float32", None, None]}),
     ]
     assert [name for name, _ in found.texts] == ["config.json", "generation_config.json"]
-    assert found.reporters == {0: {"SendsCallback"}, 1: frozenset()}
-    said = found.values[0][1]
-    assert (said["intermediate_size"], said["model_type"]) == ("8", "llama")
-    assert not {"transformers_version", "bos_token_id"} & {*said}
     held = found.texts[0][1]
-    assert held["hidden_size"] is True  # LlamaConfig's own
-    assert held["intermediate_size"] is held["model_type"] is False
-    assert held["bos_token_id"] is None
-    assert found.texts[1][1]["_from_model_config"] is None
+    assert held["intermediate_size"] == ["8", False]
+    assert held["model_type"] == ["llama", False]
+    assert held["hidden_size"] == ["4096", True]  # LlamaConfig's own
+    assert (held["bos_token_id"][0], held["transformers_version"][0]) == (None, "")
+    assert "_from_model_config" not in found.texts[1][1]
     assert found.costs["cost.outside"] * found.unit > 0.3  # the sum of a range
     assert found.costs["cost.memory"] >= 0
 
 
-def test_a_probe_s_python_writes_its_transcript_from_its_start_and_sees_modules_as_they_load(
+def test_a_probe_s_python_records_from_its_start_and_sees_modules_as_they_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CANARY_ENVIRONMENTS", str(tmp_path / "environments"))
     place = own_code()
     (place / "sitecustomize.py").unlink()
     (place / "sitecustomize.py").symlink_to(tmp_path / "of-another-release.py")
-    (tmp_path / "late.py").write_text("value = 1\n")
+    (tmp_path / "late.py").write_text("import importlib; value = 1; importlib.import_module('late')\n")
     script = """
-from canary_mlflow.upgrading.after_import import after
-after("late", lambda module: setattr(module, "value", module.value + 1))
-after("late", lambda module: module.of_another_release)
+from canary_mlflow.upgrading.imports import Imports
+imports = Imports()
+imports.watch()
+imports.after("late", lambda module: setattr(module, "value", module.value + 1))
+imports.after("late", lambda module: module.of_another_release)
 import importlib.util
 importlib.util.find_spec("late")  # as transformers asks whether a package is there
 from late import value
-after("late", lambda module: setattr(module, "value", 7))
-import late, _frozen_importlib
-print(value, late.value, _frozen_importlib._find_and_load.__name__)
+imports.after("late", lambda module: setattr(module, "value", 7))
+import late, torch
+print(value, late.value, imports.seconds > 0, torch.save.__module__, hasattr(torch.save, "__wrapped__"))
 """
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path,
-        env={"PYTHONPATH": f"{own_code()}{os.pathsep}{tmp_path}", FOLDER: str(tmp_path / "transcripts")},
+        env={"PYTHONPATH": f"{own_code()}{os.pathsep}{tmp_path}", FOLDER: str(tmp_path / "recordings")},
     )  # fmt: skip
-    assert done.stdout.split() == ["2", "7", "measured"]
+    assert done.stdout.split() == ["2", "7", "True", "torch.serialization", "True"]
 
 
 def test_a_tensor_that_cannot_tell_its_shape_breaks_no_script_that_saves_it() -> None:
@@ -115,30 +113,38 @@ def test_a_tensor_that_cannot_tell_its_shape_breaks_no_script_that_saves_it() ->
     assert told(torch.tensor([3.0, 4.0])) == [[2], "torch.float32", 5.0, -1.0]
 
 
-def test_a_saved_setting_that_is_only_called_otherwise_is_there(tmp_path: Path) -> None:
-    """transformers 4.56 saves config.json with dtype for torch_dtype, and reads both."""
-    told = {"logged": [], "saved": [], "reporters": [], "memory": [], "outside": 1.0, "kernel": 1.0}
-    found = []
-    for dtype in ("torch_dtype", "dtype"):
-        (tmp_path / dtype).mkdir()
-        texts = [{"file": "config.json", "keys": {dtype: False}, "values": {dtype: "float32"}}]
-        (tmp_path / dtype / "1.json").write_text(json.dumps({**told, "texts": texts}))
-        found.append(accounts.read(tmp_path / dtype))
-    assert [*accounts.other_texts(found[:1], found[1]), *accounts.other_values(found[:1], found[1])] == []
-
-
-def account(folder: Path, logged: Mapping[str, Sequence[float]], **saved: Sequence[object]) -> accounts.Account:
-    """An account of one process: the values of each metric, and one file of tensors."""
+def recorded(folder: Path, logged: Mapping[str, Sequence[float]] = {}, **files: object) -> Recording:
+    """What one process did: the values of each metric, and files of tensors or texts."""
     folder.mkdir()
     steps = range(max(map(len, logged.values()), default=0))
     rows = [
         {"trainer": 0, "step": at + 1, "values": {key: values[at] for key, values in logged.items() if values[at:]}}
         for at in steps
     ]
-    files = [{"file": "model.safetensors", "tensors": saved}] if saved else []
-    told = {"logged": rows, "saved": files, "texts": [], "reporters": [], "memory": [], "outside": 1.0, "kernel": 1.0}
-    (folder / "1.json").write_text(json.dumps(told))
-    return accounts.read(folder)
+    told = {"logged": rows, "tensors": [], "texts": [], "memory": [], "outside": 1.0, "kernel": 1.0}
+    (folder / "1.json").write_text(json.dumps({**told, **files}))
+    return run_comparison.read(folder)
+
+
+def tensors(**held: Sequence[object]) -> list[dict[str, object]]:
+    return [{"file": "model.safetensors", "holds": held}] if held else []
+
+
+def clauses(found: run_comparison.Found) -> list[str]:
+    return [clause for _, clause in found]
+
+
+def kinds(found: run_comparison.Found) -> list[str]:
+    return [f"{key.partition(':')[0]}: {clause}" for key, clause in found]
+
+
+def test_a_saved_setting_that_is_only_called_otherwise_is_there(tmp_path: Path) -> None:
+    """transformers 4.56 saves config.json with dtype for torch_dtype, and reads both."""
+    here, there = (
+        recorded(tmp_path / dtype, texts=[{"file": "config.json", "holds": {dtype: ["float32", False]}}])
+        for dtype in ("torch_dtype", "dtype")
+    )
+    assert [*run_comparison.other_texts([here], there)] == []
 
 
 @pytest.mark.parametrize(
@@ -148,7 +154,7 @@ def account(folder: Path, logged: Mapping[str, Sequence[float]], **saved: Sequen
         ({"loss": [3.0] * 5}, {"loss": [3.0, 3.00001, 3.0003, 3.003, 3.03]}, []),  # rounding, grown
         ({"loss": [3.0] * 5}, {"loss": [3.0, 3.0, 3.0, 3.0, 3.03]}, ["loss of step 5 3 → 3.03"]),
         ({"loss": [3.1234]}, {"loss": [3.123423]}, []),  # logged with fewer digits
-        ({"learning_rate": [1e-3, 9e-4]}, {"learning_rate": [1e-3, 8e-4]}, ["learning_rate of step 2 0.0009 → 0.0008"]),
+        ({"learning_rate": [1e-3, 9e-4]}, {"learning_rate": [1e-3, 8e-4]}, []),  # a fact: course.learning_rate
         ({"rewards/margins": [1e-6]}, {"rewards/margins": [5e-6]}, []),  # the difference of two large numbers
         ({"eval_my_score": [0.9]}, {"eval_my_score": [0.5]}, ["eval_my_score of step 1 0.9 → 0.5"]),
         (
@@ -169,35 +175,25 @@ def account(folder: Path, logged: Mapping[str, Sequence[float]], **saved: Sequen
 def test_another_course_is_told_from_rounding(
     tmp_path: Path, before: dict[str, list[float]], now: dict[str, list[float]], said: list[str]
 ) -> None:
-    here, there = account(tmp_path / "a", before), account(tmp_path / "b", now)
-    assert [clause for _, clause in accounts.other_course([here], there, 1e-5)] == said
-    unsteady = account(tmp_path / "c", {key: [value + 1 for value in values] for key, values in before.items()})
-    told = [clause for _, clause in accounts.other_course([here, unsteady], there, 1e-5)]
+    here, there = recorded(tmp_path / "a", before), recorded(tmp_path / "b", now)
+    assert clauses(run_comparison.other_course([here], there, 1e-5)) == said
+    unsteady = recorded(tmp_path / "c", {key: [value + 1 for value in values] for key, values in before.items()})
+    told = clauses(run_comparison.other_course([here, unsteady], there, 1e-5))
     assert told == [one for one in said if "times" in one]
 
 
 def test_a_release_that_names_its_classes_anew_ends_no_command(tmp_path: Path) -> None:
     module = ModuleType("transformers.configuration_utils")
-    Transcript(str(tmp_path)).of_texts(module)
+    Recorder(str(tmp_path), Imports()).of_texts(module)
     module.PretrainedConfig = type("PretrainedConfig", (), {"save_pretrained": lambda own, save_directory: "saved"})
-    Transcript(str(tmp_path)).of_texts(module)
+    Recorder(str(tmp_path), Imports()).of_texts(module)
     assert module.PretrainedConfig().save_pretrained(tmp_path) == "saved"
 
 
-def test_a_rate_logged_a_step_later_is_shown_and_any_other_rate_blocks(tmp_path: Path) -> None:
-    def told(name: str, rates: list[float]) -> set[str]:
-        here = account(tmp_path / f"a{name}", {"learning_rate": [4.0, 3.0, 2.0, 1.0]})
-        there = account(tmp_path / f"b{name}", {"learning_rate": rates})
-        return {key for key, _ in accounts.other_course([here], there, 1e-5)}
-
-    assert told("later", [5.0, 4.0, 3.0, 2.0]) == told("earlier", [3.0, 2.0, 1.0, 0.0]) == {"besides.learning_rate"}
-    assert told("other", [4.0, 3.0, 3.0, 2.0]) == {"logged.learning_rate"}
-
-
 def test_what_is_defined_anew_does_not_hide_another_loss_later(tmp_path: Path) -> None:
-    here = account(tmp_path / "a", {"entropy": [1.0, 1.0], "loss": [3.0, 3.0]})
-    there = account(tmp_path / "b", {"entropy": [2.0, 1.0], "loss": [3.0, 2.0]})
-    found = [key for key, _ in accounts.other_course([here], there, 1e-5)]
+    here = recorded(tmp_path / "a", {"entropy": [1.0, 1.0], "loss": [3.0, 3.0]})
+    there = recorded(tmp_path / "b", {"entropy": [2.0, 1.0], "loss": [3.0, 2.0]})
+    found = [key for key, _ in run_comparison.other_course([here], there, 1e-5)]
     assert found == ["besides.entropy", "logged.loss"]
 
 
@@ -217,9 +213,9 @@ def test_what_is_defined_anew_does_not_hide_another_loss_later(tmp_path: Path) -
     ],
 )
 def test_other_saved_tensors_are_named(tmp_path: Path, now: dict[str, list[object]], said: list[str]) -> None:
-    here = account(tmp_path / "a", {}, a=[[2], "f", 1.0, 0.5], b=[[2], "f", 1.0, 0.5])
-    there = account(tmp_path / "b", {}, **now)
-    assert [clause for _, clause in accounts.other_files([here], there)] == said
+    here = recorded(tmp_path / "a", tensors=tensors(a=[[2], "f", 1.0, 0.5], b=[[2], "f", 1.0, 0.5]))
+    there = recorded(tmp_path / "b", tensors=tensors(**now))
+    assert clauses(run_comparison.other_tensors([here], there)) == said
 
 
 @pytest.mark.parametrize(
@@ -236,9 +232,9 @@ def test_other_saved_tensors_are_named(tmp_path: Path, now: dict[str, list[objec
 def test_after_the_same_gradients_the_same_is_saved(
     tmp_path: Path, gradient: float, kind: str, saved: list[float], said: list[str]
 ) -> None:
-    here = account(tmp_path / "a", {"grad_norm": [1.0]}, a=[[2], kind, 4.0, 0.5])
-    there = account(tmp_path / "b", {"grad_norm": [gradient]}, a=[[2], kind, *saved])
-    assert [clause for _, clause in accounts.other_files([here], there)] == said
+    here = recorded(tmp_path / "a", {"grad_norm": [1.0]}, tensors=tensors(a=[[2], kind, 4.0, 0.5]))
+    there = recorded(tmp_path / "b", {"grad_norm": [gradient]}, tensors=tensors(a=[[2], kind, *saved]))
+    assert clauses(run_comparison.other_tensors([here], there)) == said
 
 
 @pytest.mark.parametrize(
@@ -257,15 +253,16 @@ def test_after_the_same_gradients_the_same_is_saved(
     ],
 )
 def test_a_text_that_no_longer_holds_what_it_held_is_named(now: list[tuple[str, str]], said: list[str]) -> None:
-    def saved(*texts: tuple[str, str]) -> accounts.Account:
-        known = {"assumed": True, "nothing": None, "y-": None, "assumed-": None}
-        held = [(name, {key.rstrip("-"): known.get(key, False) for key in keys.split()}) for name, keys in texts]
-        return accounts.Account(course={}, saved=(), texts=held)
+    def saved(*texts: tuple[str, str]) -> Recording:
+        nothing = ("nothing", "y-", "assumed-")
+        return Recording(texts=[
+            (name, {key.rstrip("-"): (None if key in nothing else "1", key == "assumed") for key in keys.split()})
+            for name, keys in texts
+        ])  # fmt: skip
 
     here = saved(("a.json", "x y assumed nothing"), ("a.json", "x"))
-    assert [f"{key.partition(':')[0]}: {clause}" for key, clause in accounts.other_texts([here], saved(*now))] == said
-    unsteady = saved()
-    assert list(accounts.other_texts([here, unsteady], saved(*now))) == []
+    assert kinds(run_comparison.other_texts([here], saved(*now))) == said
+    assert kinds(run_comparison.other_texts([here, saved()], saved(*now))) == []
 
 
 @pytest.mark.parametrize(
@@ -274,45 +271,34 @@ def test_a_text_that_no_longer_holds_what_it_held_is_named(now: list[tuple[str, 
         ({"read_class": "Old", "top_k": "50"}, []),
         ({"read_class": "New", "top_k": "50"}, ["saved.reader: read_class in a.json Old → New"]),
         ({"read_class": "Old", "top_k": "20"}, ["besides.value: top_k in a.json 50 → 20"]),
-        ({"read_class": "Old"}, []),  # told as a key that is lacking
+        ({"read_class": "Old"}, ["besides.text: a.json lacks top_k"]),
     ],
 )
 def test_a_saved_text_that_says_otherwise_is_named(now: dict[str, str], said: list[str]) -> None:
-    def saved(**values: str) -> accounts.Account:
-        return accounts.Account(course={}, saved=(), values=[("a.json", values)])
+    def saved(**values: str) -> Recording:
+        return Recording(texts=[("a.json", {key: (value, True) for key, value in values.items()})])
 
     here, there = saved(read_class="Old", top_k="50"), saved(**now)
-    found = [f"{key.partition(':')[0]}: {clause}" for key, clause in accounts.other_values([here], there)]
-    assert found == said
+    assert kinds(run_comparison.other_texts([here], there)) == said
     unsteady = saved(read_class="Once", top_k="1")
-    assert list(accounts.other_values([here, unsteady], there)) == []
-
-
-def test_values_that_are_sent_elsewhere_no_more_are_named() -> None:
-    def sends(*names: str) -> accounts.Account:
-        return accounts.Account(course={}, saved=(), reporters={0: frozenset(names)})
-
-    here = sends("WandbCallback", "MLflowCallback")
-    told = [clause for _, clause in accounts.other_reporters(here, sends("MLflowCallback", "NewCallback"))]
-    assert told == ["values are no longer sent to Wandb"]
-    assert list(accounts.other_reporters(here, accounts.Account(course={}, saved=()))) == []  # it never logged
+    assert kinds(run_comparison.other_texts([here, unsteady], there)) == [one for one in said if "lacks" in one]
 
 
 def test_a_metric_that_is_logged_no_more_is_shown(tmp_path: Path) -> None:
-    here, there = account(tmp_path / "a", {"kl": [0.1], "loss": [1.0]}), account(tmp_path / "b", {"loss": [1.0]})
-    assert [*accounts.other_course([here], there, 1e-5)] == [("besides.kl", "kl is not logged any more")]
+    here, there = recorded(tmp_path / "a", {"kl": [0.1], "loss": [1.0]}), recorded(tmp_path / "b", {"loss": [1.0]})
+    assert [*run_comparison.other_course([here], there, 1e-5)] == [("besides.kl", "kl is not logged any more")]
 
 
 def test_what_a_library_may_define_anew_is_shown_and_does_not_decide(tmp_path: Path) -> None:
     logged = {key: [1.0] for key in ("entropy", "kl", "reward", "loss", "own_score", "own_time")}
-    here, there = account(tmp_path / "a", logged), account(tmp_path / "b", {key: [2.0] for key in logged})
-    found = sorted(key for key, _ in accounts.other_course([here], there, 1e-5))
+    here, there = recorded(tmp_path / "a", logged), recorded(tmp_path / "b", {key: [2.0] for key in logged})
+    found = sorted(key for key, _ in run_comparison.other_course([here], there, 1e-5))
     assert found == ["besides.entropy", "besides.own_score", "logged.kl", "logged.loss", "logged.reward"]
 
 
 def test_a_cost_counts_where_every_repetition_is_higher() -> None:
     def told(now: list[float], key: str = "cost.step", base: Sequence[float] = (10.0, 11.0, 9.0)) -> list[str]:
-        return [one for one, _ in accounts.dearer([{key: at} for at in base], [{key: at} for at in now], 1)]
+        return [one for one, _ in run_comparison.dearer([{key: at} for at in base], [{key: at} for at in now], 1)]
 
     assert told([13.0, 12.2, 15.0]) == ["cost.step"]
     assert told([13.0, 12.0, 15.0]) == []

@@ -1,9 +1,9 @@
 """Runs a command that ends with the `canary upgrade` that started it, however that ends: nothing goes on unseen, and an
 upgrade that is taken up again does not run beside its own past.
 
-Between both stands this file as a process of its own (`python orphans.py COMMAND…`). Its stdin is a pipe that nobody
-writes to: it closes when `canary upgrade` closes it or is killed, and then everything that descends from the command is
-killed. On Linux that includes what left its session or outlived its parent; elsewhere it is the command's group.
+Between both stands this file as a process of its own (`python subprocess_guard.py COMMAND…`). Its stdin is a pipe that
+nobody writes to: it closes when `canary upgrade` closes it or is killed, and then everything that descends from the
+command is killed. On Linux that includes what left its session or outlived its parent.
 """
 
 import contextlib
@@ -13,8 +13,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+
+import psutil
 
 LINUX = sys.platform.startswith("linux")
 PR_SET_CHILD_SUBREAPER = 36
@@ -29,7 +30,7 @@ def run(words: Sequence[str], env: Mapping[str, str], seconds: float) -> subproc
     ours, held = os.pipe()
     try:
         guard = subprocess.Popen(
-            [sys.executable, "-I", "-S", __file__, *words], env=env, stdin=ours, stdout=subprocess.PIPE,
+            [sys.executable, "-I", __file__, *words], env=env, stdin=ours, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
         )  # fmt: skip
     except BaseException:
@@ -75,25 +76,12 @@ def follow() -> None:
 
 def end_all() -> None:
     """Kill what descends from this process, until nothing is left that may have started more."""
-    met: set[int] = set()
-    while new := set(descendants()) - met:
-        for pid in new:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    met: set[psutil.Process] = set()
+    while new := set(psutil.Process().children(recursive=True)) - met:
+        for one in new:
+            with contextlib.suppress(psutil.Error):
+                one.kill()
         met |= new
-
-
-def descendants() -> Iterator[int]:
-    """The processes below this one, by the parents that Linux tells."""
-    parents: dict[int, int] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            _, parent, *_ = path.read_text(errors="replace").rpartition(")")[2].split()
-            parents[int(path.parent.name)] = int(parent)
-    below = {os.getpid()}
-    while new := {pid for pid, parent in parents.items() if parent in below} - below:
-        yield from new
-        below |= new
 
 
 if __name__ == "__main__":
