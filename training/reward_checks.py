@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from training.alike_pairs import independent, interval
 from training.score_heads import Head, untrained
 
 CHANCE = 0.5
@@ -75,16 +74,6 @@ class Loaded:
     findings: tuple[CheckResult, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Order:
-    """How many pairs are ordered as people did, with the interval, and as how many independent pairs they tell."""
-
-    accuracy: float
-    low: float
-    high: float
-    telling: float
-
-
 def load(path: str, folder: Path) -> Loaded:
     """Load the model, with findings on its head, its weights and its padding. Raises SetupError."""
     import torch
@@ -135,9 +124,11 @@ def load(path: str, folder: Path) -> Loaded:
 
 
 def check(path: str, loaded: Loaded, chosen: Sequence[str], rejected: Sequence[str]) -> RewardCheck:
-    """All findings on these pairs of whole texts (prompt and answer); without pairs, only those on its files."""
+    """All findings on these pairs of whole texts (prompt and answer), each pair once; without pairs, only those on its
+    files."""
     if not chosen:
         return _unranked(path, 0, loaded.findings)
+    chosen, rejected = zip(*dict.fromkeys(zip(chosen, rejected, strict=True)), strict=True)
     one_by_one = not next(one for one in loaded.findings if one.name == "padding").fine
     size = 1 if one_by_one else BATCH
     (better, read), (worse, others) = (_scored(loaded, texts, size) for texts in (chosen, rejected))
@@ -147,35 +138,38 @@ def check(path: str, loaded: Loaded, chosen: Sequence[str], rejected: Sequence[s
         return _unranked(path, len(chosen), (*loaded.findings, CheckResult(name=ACCURACY, fine=False, said=said)))
     constant = bool(np.all(better == worse)) or float(np.ptp(scores)) <= 1e-6 * max(1.0, float(np.abs(scores).max()))
     tokens = [loaded.tokens(texts) for texts in (chosen, rejected)]
-    order = _order(better, worse, tokens)
+    apart = better != worse
+    count = int(apart.sum())
+    accuracy = float(np.mean(better[apart] > worse[apart])) if count else math.nan
+    limits = interval(accuracy, count)
     trained = () if constant or read is None or others is None else (_trained(loaded.head.weights, read, others),)
     padded = np.argsort([len(ids) for ids in tokens[0][:size]], kind="stable")[:ALONE]  # the shortest of a batch
     alone, _ = _scored(loaded, [chosen[at] for at in padded], 1)
     lengths = ([len(text) for text in (*chosen, *rejected)], [len(ids) for one in tokens for ids in one])
     findings = (
         *loaded.findings,
-        _alike(tokens) or _accuracy(order, len(chosen), constant=constant, trained=all(one.fine for one in trained)),
+        _alike(tokens) or _accuracy(accuracy, limits, count, constant=constant, trained=all(o.fine for o in trained)),
         *trained,
         _length(scores, lengths, constant=constant),
         _batch(alone, better[padded], loaded.rounding, float(scores.std())),
         CheckResult(name="scale", fine=None, said=f"scores {scores.mean():.3g} ± {scores.std():.3g}"),
     )
-    found = {"accuracy": order.accuracy, "low": order.low, "high": order.high}
-    return RewardCheck(path=path, pairs=len(chosen), **found, findings=findings)
+    low, high = limits
+    return RewardCheck(path=path, pairs=len(chosen), accuracy=accuracy, low=low, high=high, findings=findings)
 
 
 def _unranked(path: str, pairs: int, findings: tuple[CheckResult, ...]) -> RewardCheck:
     return RewardCheck(path=path, pairs=pairs, accuracy=math.nan, low=math.nan, high=math.nan, findings=findings)
 
 
-def _order(better: np.ndarray, worse: np.ndarray, tokens: Sequence[Sequence[Sequence[int]]]) -> Order:
-    apart = np.flatnonzero(better != worse)
-    if not len(apart):
-        return Order(accuracy=math.nan, low=math.nan, high=math.nan, telling=0.0)
-    accuracy = float(np.mean(better[apart] > worse[apart]))
-    telling = independent(*([one[int(at)] for at in apart] for one in tokens))
-    low, high = interval(accuracy, telling, ALPHA)
-    return Order(accuracy=accuracy, low=low, high=high, telling=telling)
+def interval(share: float, count: int) -> tuple[float, float]:
+    """Clopper and Pearson's for a share of so many pairs."""
+    from scipy.stats import binomtest
+
+    if not count:
+        return math.nan, math.nan
+    found = binomtest(round(share * count), count).proportion_ci(1 - ALPHA)
+    return float(found.low), float(found.high)
 
 
 def _alike(tokens: Sequence[Sequence[Sequence[int]]]) -> CheckResult | None:
@@ -187,19 +181,20 @@ def _alike(tokens: Sequence[Sequence[Sequence[int]]]) -> CheckResult | None:
     return CheckResult(name=ACCURACY, fine=None, said=said)
 
 
-def _accuracy(order: Order, pairs: int, *, constant: bool, trained: bool) -> CheckResult:
+def _accuracy(
+    accuracy: float, limits: tuple[float, float], pairs: int, *, constant: bool, trained: bool
+) -> CheckResult:
+    """`pairs`: those with two different scores."""
     if constant:
         return CheckResult(name=ACCURACY, fine=False, said="every text has the same score")
-    limits = f"[{100 * order.low:.0f}, {100 * order.high:.0f}]"
-    said = f"{100 * order.accuracy:.0f} % of {pairs} pairs ranked correctly {limits}"
-    if order.telling < pairs - 1:
-        said += f"; texts so alike tell as much as {order.telling:.0f} independent pairs"
-    if order.low > CHANCE:
+    low, high = limits
+    said = f"{100 * accuracy:.0f} % of {pairs} pairs ranked correctly [{100 * low:.0f}, {100 * high:.0f}]"
+    if low > CHANCE:
         return CheckResult(name=ACCURACY, fine=True, said=said)
-    if order.high < CHANCE:
+    if high < CHANCE:
         said += ": worse than chance" + (", as if the preferences were reversed" if trained else "")
         return CheckResult(name=ACCURACY, fine=False, said=said)
-    if interval(1.0, order.telling, ALPHA)[0] <= CHANCE:
+    if interval(1.0, pairs)[0] <= CHANCE:
         return CheckResult(name=ACCURACY, fine=None, said=f"{said}: too few to tell any model from chance")
     return CheckResult(name=ACCURACY, fine=False, said=f"{said}: no better than chance")
 

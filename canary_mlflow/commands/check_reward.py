@@ -19,8 +19,8 @@ from canary_mlflow.module_runner import module_command
 def check_reward(ctx: click.Context, path: str, data: str, rows: int, as_json: bool) -> None:
     """Check a reward model on pairs of answers. PATH is a folder or a hub id of a sequence classifier.
 
-    It reports on the score head, pad token and weights; how many pairs the model orders as people did, with an interval
-    that does not count alike texts twice; whether a random head would do as well; whether it scores only the length;
+    It reports on the score head, pad token and weights; how many pairs the model orders as people did, with its
+    interval; whether a random head would do as well; whether it scores only the length;
     whether a text gets the same score alone and in a batch. It ends with 1 if the model is not usable, with 3 if the
     pairs do not tell. --data is the embedded data, or a JSONL file with prompt, chosen and rejected, each a text.
     """

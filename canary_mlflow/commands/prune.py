@@ -54,7 +54,7 @@ def prune(
     Removes those of versions with a BLOCK, of older champions, and of judged sessions without a version. Keeps those of
     every version with an alias, of former champions that a rollback may return to, of versions that are not judged or
     INCONCLUSIVE, and of sessions that still run. Metrics, params, tags, reports and the ledger always stay. A signed
-    row says who gave up which files; such a version never becomes champion.
+    row says who gave up which files of a version, which then never becomes champion.
     """
     from canary_mlflow.registry.pruning.needed import Terms, ours
     from canary_mlflow.registry.pruning.pruning import plan

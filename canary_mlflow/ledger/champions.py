@@ -62,7 +62,7 @@ def line(row: Row, *, place: bool = False) -> str:
         )
         return f"{row.seq:>5}  {when}  {row.kind:<9} {row.word:<12} {name} {what}, by {facts.get('actor', '')}"
     about = f"{name} version {row.version}" if row.version else name or "the ledger"
-    if row.kind == Kind.PRUNE and not row.version:
+    if row.kind == Kind.PRUNE and not row.version:  # an older row, about a session without a version
         about = f"{name} session {facts.get('session')}"
     return (
         f"{row.seq:>5}  {when}  {row.kind:<9} {row.word:<12} {about}"

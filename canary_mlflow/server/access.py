@@ -10,8 +10,7 @@ from canary_mlflow.errors import NoSuchModel, NoSuchRun, NoSuchVersion, UsageErr
 from canary_mlflow.pages.blueprint import NAMED, paths, prefix
 from canary_mlflow.pages.requests import Readers
 from canary_mlflow.registry.judging.records import session_of
-from canary_mlflow.registry.pruning.needed import every_version
-from canary_mlflow.registry.pruning.unregistered import experiments_of
+from canary_mlflow.registry.pruning.needed import every_version, experiments_of
 from canary_mlflow.registry.versions import champion_number, find_version
 from canary_mlflow.server.requests import Shape, only_model, parse, query
 from canary_mlflow.server.routes import (

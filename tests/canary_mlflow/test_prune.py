@@ -16,7 +16,7 @@ from tiny_weights import safetensors
 
 from canary_mlflow.cli import canary
 from canary_mlflow.errors import StoreError
-from canary_mlflow.ledger.rows import Kind
+from canary_mlflow.ledger.rows import Kind, Record
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.acts.by_hand import bless
 from canary_mlflow.registry.guard_client import guard_of
@@ -345,17 +345,20 @@ def test_sessions_that_were_judged_and_that_no_version_came_of_go_too(recorded: 
     assert f"  goes   1 session ({passed[:8]})" in prune(recorded).output
     done = prune(recorded, "--yes")
     assert done.exit_code == 0, done.output
-    (row,) = rows(recorded)
-    run_id = recorded.children(passed)[0]
-    assert (row.version, row.facts["session"], row.facts["others"]) == (
-        0,
-        passed,
-        [f"{run_id}/model/model.safetensors"],
-    )
-    assert row.facts["runs"].keys() == set(recorded.children(passed))
-    assert audit(recorded) == []
-    assert f"session {passed}, by " in run(recorded, "audit", "log", recorded.model).output
+    assert not recorded.client.list_artifacts(recorded.children(passed)[0], "model")
+    assert (rows(recorded), audit(recorded)) == ([], [])  # the ledger knows nothing of it
     assert "Nothing to remove." in prune(recorded, "--yes").output
+
+
+def test_rows_that_were_written_about_sessions_before_are_shown_and_hold(recorded: Any) -> None:
+    champions(recorded, 1)
+    facts = {"session": "0" * 32, "runs": {"1" * 32: "2" * 64}, "files": {}, "actor": "ann", "reason": "PASS"}
+    named = {"model": recorded.model, "version": 0, "version_created": 0, "alias": "", "workspace": "default"}
+    guard = guard_of(recorded.client)
+    assert guard is not None
+    guard.append(Record(kind=Kind.PRUNE, word="pruned", grants=False, moves=False, facts=facts, **named))
+    assert audit(recorded) == []
+    assert f"session {'0' * 32}, by ann" in run(recorded, "audit", "log", recorded.model).output
 
 
 @pytest.mark.parametrize("claim", ["mlflow.parentRunId", PROFILE_OF])

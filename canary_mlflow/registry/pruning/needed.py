@@ -1,28 +1,34 @@
-"""Which versions of a model still need their files: a champion, one that a rollback may return to, an undecided one."""
+"""What of a model still needs its files: a champion, a version that a rollback may return to, an undecided one; and its
+judged sessions without a version (a change in CI, runs that broke off)."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from canary_mlflow import tags
+from canary_mlflow.errors import NoSuchRun
 from canary_mlflow.ledger.rows import Kind, Row
 from canary_mlflow.registry.acts.rollback import former_champion
 from canary_mlflow.registry.guard_client import guard_of
+from canary_mlflow.registry.judging.records import session_of
 from canary_mlflow.registry.pruning.pruned import row_of
 from canary_mlflow.registry.versions import CHAMPION, find_model
-from canary_mlflow.tags import BASELINE_VERSION, NOT_PROMOTABLE, OURS, PRUNED, VERDICT, quoted
+from canary_mlflow.tracking.stores.session import every_run, get_run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run as MlflowRun
     from mlflow.entities.model_registry import ModelVersion
 
     from canary_mlflow.registry.guard.promotion import Standing
     from canary_mlflow.registry.guard.store import GuardedStore
 
 KEEP = 2  # former champions: the one before, and the one that a second rollback goes back to
-DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +38,11 @@ class Terms:
 
     keep: int = KEEP
     older_than: float = 0.0
+
+    def too_young(self, made: int) -> str:
+        """Why what was made at this time (ms) stays; "" if it is old enough."""
+        young = self.older_than and time.time() - made / 1000 < timedelta(days=self.older_than).total_seconds()
+        return f"younger than {self.older_than:g} days" if young else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,12 +78,12 @@ def read_model(client: MlflowClient, model: str) -> Known:
     names: dict[str, list[str]] = {}
     for alias, version in client.get_registered_model(model).aliases.items():
         names.setdefault(str(version), []).append(str(alias))
-    versions = {str(one.version): one for one in every_version(client, f"name={quoted(model)}")}
+    versions = {str(one.version): one for one in every_version(client, f"name={tags.quoted(model)}")}
     champion = next((version for version, held in names.items() if CHAMPION in held), None)
     if guard is None:
-        said = {version: (one.tags or {}).get(BASELINE_VERSION) for version, one in versions.items()}
+        said = {version: (one.tags or {}).get(tags.BASELINE_VERSION) for version, one in versions.items()}
         former = chain(champion, {version: at for version, at in said.items() if at in versions})
-        pruned = {version: 0 for version, one in versions.items() if PRUNED in (one.tags or {})}
+        pruned = {version: 0 for version, one in versions.items() if tags.PRUNED in (one.tags or {})}
         return Known(model=model, versions=versions, names=names, former=former, pruned=pruned)
     moves, rows = guard.moves(model), guard.ledger(model)
     before = {str(row.version): former_champion(moves, str(row.version)) for row in moves}
@@ -91,7 +102,7 @@ def read_model(client: MlflowClient, model: str) -> Known:
 def ours(client: MlflowClient) -> list[str]:
     """The models with a version that this project registered or judged."""
     return sorted(
-        {one.name for one in every_version(client, "") if any(key.startswith(OURS) for key in one.tags or {})}
+        {one.name for one in every_version(client, "") if any(key.startswith(tags.OURS) for key in one.tags or {})}
     )
 
 
@@ -129,8 +140,8 @@ def open_requests(rows: Sequence[Row], versions: Mapping[str, ModelVersion]) -> 
 
 def why_it_stays(known: Known, found: ModelVersion, terms: Terms) -> str:
     """Why a version needs its files, in a few words; "" for one that may go."""
-    version, tags = str(found.version), found.tags or {}
-    word = tags.get(VERDICT)
+    version, said = str(found.version), found.tags or {}
+    word = said.get(tags.VERDICT)
     if version in known.pruned:
         return ""  # decided for good
     if names := known.names.get(version):
@@ -141,11 +152,9 @@ def why_it_stays(known: Known, found: ModelVersion, terms: Terms) -> str:
         return "not judged yet" if word is None else "INCONCLUSIVE: not decided"
     if version in known.requests:
         return f"its override is asked for in row {known.requests[version]} of the ledger"
-    if word == "PASS" and NOT_PROMOTABLE not in tags and is_newer(version, known.champion):
+    if word == "PASS" and tags.NOT_PROMOTABLE not in said and is_newer(version, known.champion):
         return "PASS, newer than the champion"
-    if terms.older_than and time.time() * 1000 - int(found.creation_timestamp) < terms.older_than * DAY_MS:
-        return f"younger than {terms.older_than:g} days"
-    return ""
+    return terms.too_young(int(found.creation_timestamp))
 
 
 def why_it_goes(known: Known, found: ModelVersion, terms: Terms) -> str:
@@ -156,10 +165,42 @@ def why_it_goes(known: Known, found: ModelVersion, terms: Terms) -> str:
         return f"given up in row {row} of the ledger, to be finished" if row else "given up, to be finished"
     if version in known.former:
         return f"former champion, before the {terms.keep} that stay"
-    word = str((found.tags or {}).get(VERDICT))
+    word = str((found.tags or {}).get(tags.VERDICT))
     return word if word == "BLOCK" else f"{word}, and not the champion"
 
 
 def is_newer(version: str, champion: str | None) -> bool:
     """Whether a version was registered after the champion."""
     return champion is None or int(version) > int(champion)
+
+
+def judged_sessions(client: MlflowClient, known: Known) -> list[MlflowRun]:
+    """A model's judged sessions without a version, newest first, from the experiments where its versions were
+    trained."""
+    evidence = {session_of(one) for one in known.versions.values()}
+    experiments = experiments_of(client, evidence)
+    judged = f"tags.`{tags.VERDICT}` LIKE '%'"
+    asked = " AND ".join((tags.where(tags.ROLE, "session"), tags.where(tags.MODEL_NAME, known.model), judged))
+    found = every_run(client, experiments, asked) if experiments else []
+    return [run for run in found if run.info.run_id not in evidence]
+
+
+def experiments_of(client: MlflowClient, run_ids: Iterable[str | None]) -> list[str]:
+    """The experiments of those runs that exist."""
+    found = set()
+    for run_id in filter(None, run_ids):
+        with suppress(NoSuchRun):
+            found.add(str(get_run(client, run_id).info.experiment_id))
+    return sorted(found)
+
+
+def why_session_stays(run: MlflowRun, terms: Terms) -> str:
+    """Why a session without a version needs its files, in a few words; "" for one that may go."""
+    if verdict_on(run) == "INCONCLUSIVE":
+        return "INCONCLUSIVE: not decided"
+    return terms.too_young(int(run.info.start_time))
+
+
+def verdict_on(run: MlflowRun) -> str:
+    """The last verdict on a session."""
+    return str(run.data.tags.get(tags.VERDICT, ""))

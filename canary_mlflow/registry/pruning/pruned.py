@@ -32,13 +32,6 @@ def row_of(guard: GuardedStore, found: ModelVersion) -> Row | None:
     return next((row for row in rows if keys is not None and holds(row, keys)), None)
 
 
-def session_row(guard: GuardedStore, model: str, session_id: str) -> Row | None:
-    """The row by which the files of a session without a version were given up."""
-    rows = [row for row in guard.prunings(model) if not row.version and row.facts.get("session") == session_id]
-    keys = guard.keys() if rows else None
-    return next((row for row in rows if keys is not None and holds(row, keys)), None)
-
-
 def refuse_pruned(guard: GuardedStore | None, found: ModelVersion) -> None:
     """Raise UsageError for a version whose files were given up: nobody may promote it, not even by hand."""
     tags: Mapping[str, str] = found.tags or {}

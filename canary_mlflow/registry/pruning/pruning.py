@@ -1,7 +1,8 @@
-"""Removes large files of versions that nobody needs any more: first a signed row gives them up, then they are removed.
+"""Removes large files that nobody needs any more. For a version, a signed row gives them up first.
 
-The order matters: a file that is gone without a row is damage. If the process is killed after the row, the next call
-removes what is left.
+The order matters: a file of a version that is gone without a row is damage. If the process is killed after the row, the
+next call removes what is left. Of a session without a version the ledger holds no file and nobody can promote it, so
+that no row is needed.
 """
 
 from __future__ import annotations
@@ -12,17 +13,25 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import NoSuchRun, StoreError, UsageError
-from canary_mlflow.ledger.rows import Kind, Record
+from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.registry.actors import current_actor, refuse_stranger
 from canary_mlflow.registry.guard.binding import Binding, digest_of_all, file_digests, files_at, run_digests
 from canary_mlflow.registry.guard.seal import changed_files, sealed_facts
 from canary_mlflow.registry.guard.server_files import behind_server
 from canary_mlflow.registry.guard_client import record
 from canary_mlflow.registry.judging.records import session_of
-from canary_mlflow.registry.pruning.needed import Known, Terms, read_model, why_it_goes, why_it_stays
+from canary_mlflow.registry.pruning.needed import (
+    Known,
+    Terms,
+    judged_sessions,
+    read_model,
+    verdict_on,
+    why_it_goes,
+    why_it_stays,
+    why_session_stays,
+)
 from canary_mlflow.registry.pruning.prunable import Content, content_of, in_use, runs_behind, users_of
-from canary_mlflow.registry.pruning.pruned import BESIDE, row_of, session_row
-from canary_mlflow.registry.pruning.unregistered import judged_sessions, verdict_on, why_session_stays
+from canary_mlflow.registry.pruning.pruned import BESIDE, row_of
 from canary_mlflow.registry.remote import ask, is_guarded_server
 from canary_mlflow.registry.versions import find_version
 from canary_mlflow.tags import PRUNED, PRUNED_BY, ROLE
@@ -35,7 +44,6 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
     from canary_mlflow.ledger.rows import Row
-    from canary_mlflow.registry.guard.store import GuardedStore
 
 ROUTE = "prunings"
 WORD = "pruned"
@@ -99,11 +107,12 @@ def prune(
     fate, content = fate_now(client, known, version, session, terms, artifacts)
     if content is None or not fate.goes:
         raise UsageError(f"{subject}: it stays: {fate.why}; expected what canary prune names as going")
-    row = row_before(known, content, session)
-    given = {} if content.found is None else sealed_now(known, content.found, content, row, artifacts)
+    found = content.found
+    row = None if found is None or known.guard is None else row_of(known.guard, found)
+    given = {} if found is None else sealed_now(known, found, content, row, artifacts)
     refuse_undeletable(content.files, client.tracking_uri)
-    if row is None and version not in known.pruned:
-        row = give_up(client, known, content, fate, given, who)
+    if found is not None and row is None and version not in known.pruned:
+        row = give_up(client, known, found, content, fate, given, who)
     try:
         remove(content.files, client.tracking_uri)
     except StoreError as error:
@@ -165,15 +174,6 @@ def going(fate: Fate, content: Content, why: str) -> Fate:
     return replace(fate, goes=True, why=why, files=len(content.files), bytes=size)
 
 
-def row_before(known: Known, content: Content, session: str | None) -> Row | None:
-    """The earlier row that gave the files up, if the process that wrote it got no further."""
-    if known.guard is None:
-        return None
-    if content.found is not None:
-        return row_of(known.guard, content.found)
-    return session_row(known.guard, known.model, str(session))
-
-
 def sealed_now(known: Known, found: ModelVersion, content: Content, row: Row | None, artifacts: str) -> dict[str, str]:
     """Name → sha256 of the version's files that go, read now. Raises UsageError if they are not those that were sealed,
     or given up before: changed files are evidence, and stay."""
@@ -200,17 +200,22 @@ def sealed_now(known: Known, found: ModelVersion, content: Content, row: Row | N
 
 
 def give_up(
-    client: MlflowClient, known: Known, content: Content, fate: Fate, given: Mapping[str, str], who: str
+    client: MlflowClient,
+    known: Known,
+    found: ModelVersion,
+    content: Content,
+    fate: Fate,
+    given: Mapping[str, str],
+    who: str,
 ) -> Row | None:
-    """Record that the files are given up: write the row and return it; without a ledger, only set the version's
-    tags."""
-    found, guard = content.found, known.guard
+    """Record that a version's files are given up: write the row and return it; without a ledger, only set tags."""
+    guard = known.guard
     tags = {PRUNED: datetime.now(UTC).isoformat(timespec="seconds"), PRUNED_BY: who}
     if guard is None:
-        for key, value in tags.items() if found is not None else ():
+        for key, value in tags.items():
             client.set_model_version_tag(known.model, fate.version, key, value)
         return None
-    own = set(content.own().values()) if found is not None else set()
+    own = set(content.own().values())
     seen = [run for run in content.runs if run.data.tags.get(ROLE) in ("run", "baseline")]
     facts: dict[str, Any] = {
         "files": dict(given),
@@ -219,34 +224,13 @@ def give_up(
         "session": fate.session,
         BESIDE: str(known.standing),
     }
-    runs = run_digests(read_found(client, seen))
-    if found is None:
-        return guard.append(
-            session_record(guard, known.model, {**facts, "runs": runs, "actor": who, "reason": fate.why})
-        )
     binding = Binding(
         version_created=int(found.creation_timestamp),
         source=str(found.source),
         artifact=digest_of_all(given),
-        runs=runs,
+        runs=run_digests(read_found(client, seen)),
     )
     return record(guard, order_of(found, binding, who, fate.why, facts, tags))
-
-
-def session_record(guard: GuardedStore, model: str, facts: Mapping[str, Any]) -> Record:
-    """A row about the files of a session without a version."""
-    return Record(
-        kind=Kind.PRUNE,
-        workspace=guard._get_active_workspace(),
-        model=model,
-        version=0,
-        version_created=0,
-        alias="",
-        word=WORD,
-        grants=False,
-        moves=False,
-        facts=facts,
-    )
 
 
 def order_of(
