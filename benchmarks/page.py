@@ -173,13 +173,17 @@ def pages(requests: int, running: int, sessions: int, steps: int, series: int, p
 
 def statements(uri: str, run: str, after: int) -> int:
     """The number of SELECTs from the table of points in one refresh of a run's curves."""
-    from canary_mlflow.pages.run import curves, find_run
-    from canary_mlflow.tracking.stores.read_only import engine, reading
+    from flask import Flask
 
-    sent: list[str] = []
+    from canary_mlflow.pages.blueprint import add_pages
+    from canary_mlflow.registry.plugin import SERVER_BACKEND
+    from canary_mlflow.tracking.stores.read_only import engine
+
+    os.environ[SERVER_BACKEND] = uri
+    app, sent = Flask("server"), list[str]()
+    add_pages(app)
     sa.event.listen(engine(uri), "before_cursor_execute", lambda *call: sent.append(call[2]))
-    with reading(uri) as connection:
-        curves(connection, uri, uri, find_run(connection, run), after)
+    assert app.test_client().get(f"/canary/run.json?id={run}&after={after}").status_code == 200
     return sum("FROM metrics" in one for one in sent)
 
 

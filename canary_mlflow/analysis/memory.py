@@ -13,7 +13,7 @@ from canary_mlflow import tags
 from canary_mlflow.reports.study import Memory, Peak
 from canary_mlflow.tracking.describing.schema import mlflow_key
 from canary_mlflow.tracking.describing.trainers import REQUIRED
-from canary_mlflow.tracking.reading.points import read_points
+from canary_mlflow.tracking.reading.histories import read_points
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -40,7 +40,7 @@ def memory_of(client: MlflowClient, own: Mapping[str, str]) -> Memory:
     highest: Mapping[str, list[float]] = defaultdict(list)
     for algo, found in runs.items():
         for run in found:
-            values = points[run.info.run_id, KEY][:, 2]
+            values = points[run.info.run_id][KEY][:, 2]
             if len(values := values[np.isfinite(values)]):
                 highest[algo].append(float(values.max()))
     absent = ", ".join(algo.upper() for algo in ALGORITHMS if not highest[algo])

@@ -18,8 +18,7 @@ from canary_mlflow.reports.decision import Decision, RunWarning
 from canary_mlflow.reports.layer_drift import moved
 from canary_mlflow.reports.study import RunPart, Study
 from canary_mlflow.tags import ALGO, MODEL, RUN_NAME, SEED, TIER
-from canary_mlflow.tracking.reading.histories import run_from
-from canary_mlflow.tracking.reading.points import read_points
+from canary_mlflow.tracking.reading.histories import read_found
 from canary_mlflow.tracking.reading.profile import Profiled
 from canary_mlflow.tracking.reading.warned import warnings_in
 from canary_mlflow.tracking.stores.places import without_password
@@ -107,14 +106,9 @@ def recorded(client: MlflowClient, ids: Sequence[str], known: Mapping[str, Run])
             gone.append(run_id)
         else:
             entities[run_id] = entity
-    keys = {run_id: sorted(one.data.metrics) for run_id, one in entities.items() if run_id not in known}
-    points = read_points(client, keys) if keys else {}
-    runs = {
-        run_id: run_from(run_id, entities[run_id].data.tags, keys[run_id], points, entities[run_id].data.params)
-        for run_id in keys
-    }
+    new = read_found(client, [one for run_id, one in entities.items() if run_id not in known])
     names = names_of(entities)
-    found = {**known, **runs}
+    found = {**known, **{run.run_id: run for run in new}}
     made = [Recorded(called=names[one], run=found[one], entity=entities[one]) for one in entities]
     return sorted(made, key=lambda one: (one.run.seed is None, one.run.seed or 0)), gone
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.registry.guard.server_files import behind_server
+from canary_mlflow.files.source import read_bytes
+from canary_mlflow.pages.requests import folder_of
 from canary_mlflow.tracking.reading.facts import RunFacts
 from canary_mlflow.tracking.reading.samples import FILE, MOST_BYTES, Answer, read
 
@@ -61,17 +61,10 @@ def latest(found: Sequence[Answer], kind: str) -> list[Answer]:
 
 def table(run: RunFacts) -> list[Answer]:
     """A run's table of samples; empty if it has none that this server can read."""
-    from mlflow.utils.file_utils import local_file_uri_to_path
-    from mlflow.utils.uri import is_local_uri
-
-    place = behind_server(run.artifacts)
-    if not place or not is_local_uri(place):
+    folder = folder_of(run)
+    if folder is None:
         return []
-    folder = Path(local_file_uri_to_path(place)).resolve()
     try:
-        file = (folder / FILE).resolve(strict=True)
-        if not file.is_relative_to(folder) or file.stat().st_size > 2 * MOST_BYTES:
-            return []
-        return read(file.read_text(encoding="utf-8", errors="replace"), FILE)
+        return read(read_bytes(folder / FILE, 2 * MOST_BYTES, within=folder).decode("utf-8", "replace"), FILE)
     except (OSError, ValueError, UsageError):
         return []

@@ -5,23 +5,42 @@ from __future__ import annotations
 import gzip
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import sqlalchemy as sa
+
 from canary_mlflow.errors import CanaryError, NoSuchModel, NoSuchRun, NoSuchVersion, Refused, UsageError
-from canary_mlflow.pages.rendering import rendered
-from canary_mlflow.pages.requests import READERS, Readers, as_answer
-from canary_mlflow.pages.session_views import find_session
-from canary_mlflow.pages.views import ROUTES, overview
+from canary_mlflow.pages import models, run, session_views, verdict
+from canary_mlflow.pages.index import sessions
+from canary_mlflow.pages.overview import overview
+from canary_mlflow.pages.requests import READERS, Readers, as_answer, close_databases, rendered
 from canary_mlflow.reports.forest import x_of
 from canary_mlflow.reports.times import ago, duration, iso, moment
 from canary_mlflow.reports.tones import tone
 from canary_mlflow.server.answers import public
 from canary_mlflow.shown import visible
+from canary_mlflow.tracking.stores.read_only import refused
 
 if TYPE_CHECKING:
     from flask import Blueprint, Flask, Response
 
+ROUTES: dict[str, Callable[[], Any]] = {
+    "/": overview,
+    "/sessions": sessions,
+    "/run": run.run,
+    "/run.json": run.run_json,
+    "/band.json": run.band_json,
+    "/session": session_views.session,
+    "/session.json": session_views.session_json,
+    "/session.csv": session_views.session_csv,
+    "/clock.json": session_views.clock_json,
+    "/compare": session_views.compare,
+    "/verdict": verdict.verdict,
+    "/model": models.model,
+    "/model.json": models.model_json,
+}
 STATIC_PREFIX = "_MLFLOW_STATIC_PREFIX"
 NAMED = "/session/"  # followed by anything that names a session
 SMALL = 1000  # bytes that are sent as they are
@@ -60,11 +79,13 @@ def blueprint() -> Blueprint:
     made = Blueprint("canary_pages", __name__, template_folder="templates", static_folder="static")
     for path, view in ROUTES.items():
         made.add_url_rule(path, view.__name__, view, methods=["GET"])
-    made.add_url_rule(f"{NAMED}<path:word>", "find_session", find_session, methods=["GET"])
+    made.add_url_rule(f"{NAMED}<path:word>", "find_session", session_views.find_session, methods=["GET"])
     made.add_url_rule(NAMED, "no_session", ROUTES["/session"], methods=["GET"])
     made.add_url_rule("", "front_door", overview, methods=["GET"])
     made.register_error_handler(CanaryError, sorry)
+    made.register_error_handler(sa.exc.SQLAlchemyError, lambda error: sorry(refused(error)))
     made.after_request(guarded)
+    made.teardown_request(close_databases)
     made.context_processor(helpers)
     return made
 

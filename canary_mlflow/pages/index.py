@@ -8,15 +8,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
 
 from canary_mlflow import tags
-from canary_mlflow.pages.facts import PARAMS, RUNS, SHORTEST, TAGS, read_facts, read_tags
+from canary_mlflow.errors import UsageError
+from canary_mlflow.pages.models import names_of_models, with_words
+from canary_mlflow.pages.requests import readers, registry_database, rendered, runs_database, whole_number
+from canary_mlflow.policies import policy_names
+from canary_mlflow.tracking.reading.database import SHORTEST, read_facts, read_pairs
 from canary_mlflow.tracking.reading.facts import OPEN, PARENTS, RunFacts
-from canary_mlflow.tracking.stores.read_only import reading
+from canary_mlflow.tracking.stores.tables import EXPERIMENTS, PARAMS, RUNS, TAGS
+from gates.model.verdict import Outcome
 
 PAGE = 50
 CHUNKS = (400, 2000, 4000)  # runs read at once in the search for one page
@@ -68,18 +74,22 @@ class Index:
     lines: Sequence[Line]
     further: int | None
     full: bool
-    keys: Sequence[str] = field(default=())
-    models: Sequence[str] = field(default=())
+    keys: Sequence[str] = ()
+    models: Sequence[str] = ()
 
 
-def read_index(tracking: str, asked: Asked, experiments: Sequence[str] | None, models: Sequence[str]) -> Index:
-    """The page that was asked for. `experiments`: those that the reader may see, None for all. Raises StoreError."""
-    with reading(tracking) as connection:
-        query, walk, keys = source(connection, asked)
-        if experiments is not None:
-            numbers = [int(one) for one in experiments]  # PostgreSQL does not compare text with a number
-            query = query.where(RUNS.c.experiment_id.in_(numbers))
-        lines, further, full = collected(connection, asked, query, walk=walk)
+def read_index(asked: Asked) -> Index:
+    """The page that was asked for, of what the reader may see."""
+    connection, registry = runs_database(), registry_database()
+    every = list(connection.execute(sa.select(EXPERIMENTS.c.experiment_id)).scalars())
+    may = [one for one in every if readers().experiment(str(one))]
+    query, walk, keys = source(connection, asked)
+    if len(may) < len(every):
+        query = query.where(RUNS.c.experiment_id.in_(may))
+    lines, further, full = collected(connection, asked, query, walk=walk)
+    heads = with_words(registry, [line.head for line in lines])
+    lines = [replace(line, head=heads[line.head.run_id]) for line in lines]
+    models = [name for name in names_of_models(registry) if readers().model(name)]
     return Index(asked=asked, lines=lines, further=further, full=full, keys=keys, models=models)
 
 
@@ -153,7 +163,7 @@ def written(value: str) -> list[str]:
 
 def parents_of(connection: sa.Connection, ids: Sequence[str]) -> list[str]:
     """The ids of the runs' sessions that are not among `ids`."""
-    found = read_tags(connection, ids, (tags.PARENT_RUN,)) if ids else {}
+    found = read_pairs(connection, ids, (tags.PARENT_RUN,))[0] if ids else {}
     parents = dict.fromkeys(one.get(tags.PARENT_RUN, "") for one in found.values())
     return [parent for parent in parents if parent and parent not in ids]
 
@@ -167,13 +177,13 @@ def collected(
     if near and asked.skip:
         before = query.limit(min(LEAD, asked.skip)).offset(max(0, asked.skip - LEAD))
         earlier = list(connection.execute(before).scalars())
-        count_warned(read_tags(connection, earlier, (tags.WATCH_LEVEL, tags.PARENT_RUN)), children)
+        count_warned(read_pairs(connection, earlier, (tags.WATCH_LEVEL, tags.PARENT_RUN))[0], children)
     kept: dict[str, int | None] = {}
     at: int | None = asked.skip
     for size in CHUNKS:
         assert at is not None
         ids = list(connection.execute(query.limit(size).offset(at)).scalars())
-        found = read_tags(connection, ids, KEYS) if ids else {}
+        found = read_pairs(connection, ids, KEYS)[0] if ids else {}
         for number, run_id in enumerate(ids, 1):
             own = found.get(run_id, {})
             if near:
@@ -209,5 +219,38 @@ def wanted(asked: Asked, said: Mapping[str, str], warned: int | None) -> bool:
 
 def lines_of(connection: sa.Connection, kept: Mapping[str, int | None]) -> list[Line]:
     """The lines of the runs that were kept."""
-    found = read_facts(connection, list(kept), tags=SHOWN, latest=())
+    found = read_facts(connection, list(kept), tags=SHOWN)
     return [Line(head=run, warned=kept[run_id]) for run_id, run in found.items()]
+
+
+# ---- route -----------------------------------------------------------------------------------------------------------
+
+
+def sessions() -> str:
+    """All sessions, or all runs, as they are asked for."""
+    from flask import url_for
+
+    asked = asked_index()
+    kept = {key: value for key, value in vars(asked).items() if value and key not in ("skip", "warned")}
+    kept |= {"warned": "1"} if asked.warned else {}
+    page, found = partial(url_for, "canary_pages.sessions", **kept), read_index(asked)
+    tiers = sorted({*policy_names(), *filter(None, (asked.tier,))})
+    return rendered(
+        "canary/sessions.html", page=found, first=page(), further=page(skip=found.further), tiers=tiers,
+        verdicts=(*(word.value for word in Outcome), NOT_JUDGED, RUNNING),
+    )  # fmt: skip
+
+
+def asked_index() -> Asked:
+    """What the query parameters ask of the index. Raises UsageError."""
+    from flask import request
+
+    given = {name: request.args.get(name, "") for name in ("what", "q", "verdict", "model", "tier", "sort")}
+    for name, value in given.items():
+        if len(value) > 200 or "\x00" in value:
+            raise UsageError(f"{name}: {len(value)} characters; expected at most 200, of text")
+    for name, known in (("what", ("sessions", "runs")), ("sort", tuple(ORDERS))):
+        if given[name] and given[name] not in known:
+            raise UsageError(f"{name}: found {given[name]!r}; expected one of {', '.join(known)}")
+    warned, skip = request.args.get("warned") == "1", whole_number("skip") or 0
+    return Asked(**{name: value.strip() for name, value in given.items() if value.strip()}, warned=warned, skip=skip)

@@ -1,26 +1,35 @@
-"""What the registry's database says: models, their champions, and the ledger about them."""
+"""What the registry's database says: models, their champions, and a model's history of verdicts, acts and metrics."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from canary_mlflow import tags
+from canary_mlflow.errors import NoSuchModel, Refused
 from canary_mlflow.ledger import table
-from canary_mlflow.ledger.rows import Row
+from canary_mlflow.ledger.policy_rows import said_by
+from canary_mlflow.ledger.rows import Kind, Row
+from canary_mlflow.pages.requests import argument, as_answer, readers, registry_database, rendered, runs_database
 from canary_mlflow.registry.versions import CHAMPION
 from canary_mlflow.registry.workspaces import active_workspace
+from canary_mlflow.reports.panels import label
+from canary_mlflow.tracking.reading.database import read_facts
 from canary_mlflow.tracking.reading.facts import RunFacts
 from canary_mlflow.tracking.stores.read_only import has_ledger
+from canary_mlflow.tracking.stores.tables import ALIASES, DELETED, MODELS, RUNS, TAGS, VERSION_TAGS, VERSIONS
 
-MODELS = sa.table("registered_models", *map(sa.column, ("workspace", "name")))
-ALIASES = sa.table("registered_model_aliases", *map(sa.column, ("workspace", "name", "alias", "version")))
-VERSIONS = sa.table("model_versions", *map(sa.column, ("workspace", "name", "version", "current_stage")))
-VERSION_TAGS = sa.table("model_version_tags", *map(sa.column, ("workspace", "name", "version", "key", "value")))
-DELETED = "Deleted_Internal"  # the stage that MLflow gives a deleted version
+if TYPE_CHECKING:
+    from flask import Response
+
+BY_HAND = (Kind.BLESS, Kind.OVERRIDE, Kind.ROLLBACK, Kind.ADOPT, Kind.FACTS, Kind.REQUEST)
+SHOWN = (Kind.FACTS, Kind.REQUEST)  # not about an alias, but still part of a decision about the champion
+MOST = 500  # versions or sessions of a model that are searched
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,15 +127,15 @@ def with_words(connection: sa.Connection, heads: Sequence[RunFacts]) -> dict[str
     return {head.run_id: replace(head, tags={**head.tags, **words.get(head.run_id, {})}) for head in heads}
 
 
-def newest_sessions(connection: sa.Connection, model: str, most: int) -> list[str]:
-    """The sessions that are the evidence of a model's versions, newest version first, from at most `most` versions."""
+def newest_sessions(connection: sa.Connection, model: str) -> list[str]:
+    """The sessions that are the evidence of a model's newest versions, newest first."""
     query = (
         sa.select(VERSION_TAGS.c.value)
         .where(VERSION_TAGS.c.workspace == active_workspace(), VERSION_TAGS.c.name == model)
         .where(VERSION_TAGS.c.key == tags.SESSION_ID)
         .order_by(VERSION_TAGS.c.version.desc())
     )
-    return list(dict.fromkeys(connection.execute(query.limit(most)).scalars()))
+    return list(dict.fromkeys(connection.execute(query.limit(MOST)).scalars()))
 
 
 def version_behind(connection: sa.Connection, model: str, alias: str) -> int | None:
@@ -141,3 +150,141 @@ def is_model(connection: sa.Connection, name: str) -> bool:
     """Whether a model of that name is registered."""
     query = sa.select(MODELS.c.name).where(MODELS.c.workspace == active_workspace(), MODELS.c.name == name)
     return connection.execute(query).first() is not None
+
+
+# ---- a model's history -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A ledger row, parsed once. `facts`: empty if the row's text cannot be read."""
+
+    row: Row
+    facts: Mapping[str, Any]
+
+    @property
+    def time(self) -> str:
+        """The row's time in ISO 8601; '' if it has none."""
+        return str(self.facts.get("time", ""))
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether a person decided."""
+        return self.row.kind in BY_HAND
+
+    @property
+    def judged(self) -> bool:
+        """Whether the row holds a verdict."""
+        return isinstance(self.facts.get("verdict"), dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reign:
+    """A version's time as champion. `until`: None if it still is."""
+
+    entry: Entry
+    until: Entry | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trend:
+    """One metric over the verdicts of a model: (row, version, candidate's value, outcome of the check)."""
+
+    name: str
+    label: str
+    unit: str
+    points: Sequence[tuple[int, int, float, str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """Everything about one model. `guarded`: whether there is a ledger."""
+
+    model: str
+    champion: int | None
+    guarded: bool
+    entries: Sequence[Entry] = ()
+    reigns: Sequence[Reign] = ()
+    overrides: Sequence[Entry] = ()
+    trends: Sequence[Trend] = ()
+
+    @property
+    def verdicts(self) -> Sequence[Entry]:
+        """The rows that hold a verdict, oldest first."""
+        return [entry for entry in self.entries[::-1] if entry.judged]
+
+    @property
+    def made_by_hand(self) -> Sequence[int]:
+        """The versions that a person made champion."""
+        return sorted({reign.entry.row.version for reign in self.reigns if reign.entry.by_hand})
+
+
+def read_history(model: str) -> History:
+    """The history of a model. Raises NoSuchModel, and Refused if its reader may not see it."""
+    if not readers().model(model):
+        raise Refused(f"model {model!r}: one that you may not read")
+    connection = registry_database()
+    if not is_model(connection, model):
+        raise NoSuchModel(f"model {model[:256]!r}: not in the registry; expected a registered model; see the overview")
+    champion = dict(read_champions(connection, model)).get(model)
+    guarded = has_ledger(connection)
+    rows = list(table.read(connection, model, active_workspace())) if guarded else []
+    entries = [Entry(row=row, facts=said_by(row)) for row in rows if row.alias == CHAMPION or row.kind in SHOWN]
+    moves = [entry for entry in entries if entry.row.moves and entry.row.alias == CHAMPION]
+    reigns = [Reign(entry=entry, until=after) for entry, after in zip_longest(moves, moves[1:])]
+    return History(
+        model=model,
+        champion=champion,
+        guarded=guarded,
+        entries=entries[::-1],
+        reigns=reigns[::-1],
+        overrides=[entry for entry in entries[::-1] if entry.by_hand],
+        trends=trends_of(entries),
+    )
+
+
+def trends_of(entries: Sequence[Entry]) -> list[Trend]:
+    """The candidate's value of each judged metric in each verdict, as signed."""
+    points: dict[str, list[tuple[int, int, float, str]]] = {}
+    units: dict[str, str] = {}
+    for entry in entries:
+        for check in entry.facts["verdict"].get("checks", ()) if entry.judged else ():
+            evidence = check.get("evidence") or {}
+            value = evidence.get("candidate")
+            if value is None:
+                continue
+            name = str(check.get("metric", ""))
+            points.setdefault(name, []).append((entry.row.seq, entry.row.version, float(value), str(check["outcome"])))
+            units[name] = str(evidence.get("unit", ""))
+    return [Trend(name=name, label=label(name), unit=units[name], points=found) for name, found in points.items()]
+
+
+def without_row(history: History) -> list[RunFacts]:
+    """Judged sessions of the model that left no version and so have no row; newest first, among the last MOST."""
+    known = {entry.facts.get("session") for entry in history.entries}
+    mine = sa.select(TAGS.c.run_uuid).where(TAGS.c.key == tags.MODEL_NAME, TAGS.c.value == history.model)
+    query = sa.select(RUNS.c.run_uuid).where(RUNS.c.run_uuid.in_(mine), RUNS.c.lifecycle_stage == "active")
+    ids = list(runs_database().execute(query.order_by(RUNS.c.start_time.desc()).limit(MOST)).scalars())
+    keys = (tags.ROLE, tags.VERDICT, tags.VERDICT_REASON)
+    found = read_facts(runs_database(), [one for one in ids if one not in known], tags=keys)
+    return [one for one in found.values() if one.tags.get(tags.ROLE) == "session" and one.tags.get(tags.VERDICT)]
+
+
+# ---- routes ----------------------------------------------------------------------------------------------------------
+
+
+def model() -> str:
+    """The page of a model's history."""
+    page = read_history(argument("name"))
+    others = [one for one in without_row(page) if readers().experiment(one.experiment)]
+    return rendered("canary/model.html", page=page, others=others)
+
+
+def model_json() -> Response:
+    """The metric trends of a model over its verdicts, oldest first; `by_hand`: versions that a person made champion."""
+    found = read_history(argument("name"))
+    trends = [{"name": one.name, "unit": one.unit, "points": list(one.points)} for one in found.trends]
+    champions = [reign.entry.row.version for reign in found.reigns]
+    verdicts = [{"row": one.row.seq, "version": one.row.version, "word": one.row.word} for one in found.verdicts]
+    by_hand = list(found.made_by_hand)
+    return as_answer({"champions": champions, "by_hand": by_hand, "verdicts": verdicts, "trends": trends})

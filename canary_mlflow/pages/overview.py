@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
 from canary_mlflow import tags
 from canary_mlflow.ledger import table
-from canary_mlflow.pages.facts import RUNS, children_of, read_facts
 from canary_mlflow.pages.index import SHOWN
 from canary_mlflow.pages.models import ModelFacts, read_models, with_words
+from canary_mlflow.pages.requests import readers, registry_database, rendered, runs_database
 from canary_mlflow.registry.workspaces import active_workspace
+from canary_mlflow.tracking.reading.database import children_of, read_facts
 from canary_mlflow.tracking.reading.facts import OPEN, RunFacts
 from canary_mlflow.tracking.reading.numbers import count
-from canary_mlflow.tracking.stores.read_only import has_ledger, reading
+from canary_mlflow.tracking.stores.read_only import has_ledger
+from canary_mlflow.tracking.stores.tables import RUNS
 
 RECENT = 20  # finished sessions shown
 DENSE = 40  # running sessions shown, those with warnings first
@@ -53,6 +54,11 @@ class Session:
         return self.head.tags.get(tags.MODEL_NAME, "")
 
     @property
+    def version(self) -> int:
+        """The version that it left; 0 if it left none."""
+        return count(self.head.tags.get(tags.VERSION, ""))
+
+    @property
     def warned(self) -> int:
         """The number of warnings of all its runs."""
         return sum(run.warned for run in self.runs)
@@ -74,40 +80,34 @@ class Overview:
         return [run for session in self.running for run in session.runs if run.running and run.warned]
 
 
-def read_overview(
-    tracking: str, registry: str, may_read_model: Callable[[str], bool], may_read_experiment: Callable[[str], bool]
-) -> Overview:
-    """Read both databases once. Raises StoreError."""
-    with reading(tracking) as connection:
-        going = [one for one in read_running(connection) if may_read_experiment(one.experiment)]
-        ended = [one for one in read_recent(connection) if may_read_experiment(one.experiment)]
-        ids = [one.run_id for one in going[:DENSE]]
-        shown = list(read_facts(connection, ids, tags=TAG_KEYS, latest=STEP_KEYS).values())
-        both = grouped(connection, [*shown, *ended])
-        running, recent = both[: len(shown)], both[len(shown) :]
-    with reading(registry) as connection:
-        guarded = has_ledger(connection)
-        models = [model for model in read_models(connection) if may_read_model(model.name)]
-        names = sorted({one.model for one in recent if one.model})
-        rows = table.numbers_of_versions(connection, active_workspace(), names) if guarded and names else {}
-        heads = with_words(connection, [one.head for one in recent])
-    judged = [
-        Session(head=heads[one.head.run_id], runs=one.runs, row=rows.get((one.model, version_of(one.head))))
-        for one in recent
-    ]
-    return Overview(
-        models=models, running=running, more_running=len(going) - len(shown), recent=judged, guarded=guarded
+def overview() -> str:
+    """The first page."""
+    may_read, connection = readers(), runs_database()
+    going = [one for one in read_running(connection) if may_read.experiment(one.experiment)]
+    ended = [one for one in read_recent(connection) if may_read.experiment(one.experiment)]
+    ids = [one.run_id for one in going[:DENSE]]
+    shown = list(read_facts(connection, ids, tags=TAG_KEYS, latest=STEP_KEYS).values())
+    both = grouped(connection, [*shown, *ended])
+    running, recent = both[: len(shown)], both[len(shown) :]
+    registry = registry_database()
+    guarded = has_ledger(registry)
+    names = sorted({one.model for one in recent if one.model})
+    rows = table.numbers_of_versions(registry, active_workspace(), names) if guarded and names else {}
+    heads = with_words(registry, [one.head for one in recent])
+    judged = [replace(one, head=heads[one.head.run_id], row=rows.get((one.model, one.version))) for one in recent]
+    page = Overview(
+        models=[model for model in read_models(registry) if may_read.model(model.name)],
+        running=running,
+        more_running=len(going) - len(shown),
+        recent=judged,
+        guarded=guarded,
     )
-
-
-def version_of(session: RunFacts) -> int:
-    """The version that a session left; 0 if it left none."""
-    return count(session.tags.get(tags.VERSION, ""))
+    return rendered("canary/overview.html", page=page)
 
 
 def read_running(connection: sa.Connection) -> list[RunFacts]:
     """The sessions, and runs without one, that have not ended: first those with warnings, then the newest."""
-    found = read_facts(connection, newest(connection, RUNS.c.status.in_(OPEN)), tags=ORDER_KEYS, latest=())
+    found = read_facts(connection, newest(connection, RUNS.c.status.in_(OPEN)), tags=ORDER_KEYS)
     ours = {run_id: run for run_id, run in found.items() if run.parental or run.tags.get(tags.ROLE) == "run"}
     ours |= parents_of(connection, ours)
     warned = {run.parent or run.run_id for run in ours.values() if run.warned}
@@ -121,7 +121,7 @@ def read_recent(connection: sa.Connection) -> list[RunFacts]:
     for start in range(0, len(ended), AT_ONCE):
         if len(heads) >= RECENT:
             break
-        found = read_facts(connection, ended[start : start + AT_ONCE], tags=(tags.ROLE, tags.PARENT_RUN), latest=())
+        found = read_facts(connection, ended[start : start + AT_ONCE], tags=(tags.ROLE, tags.PARENT_RUN))
         ours = {run_id: run for run_id, run in found.items() if run.parental or run.tags.get(tags.ROLE) == "run"}
         heads += [run for run in heads_of(ours | parents_of(connection, ours)) if run.run_id in ours]
     ids = [run.run_id for run in heads[:RECENT]]
@@ -137,7 +137,7 @@ def newest(connection: sa.Connection, which: sa.ColumnElement[bool]) -> list[str
 def parents_of(connection: sa.Connection, runs: Mapping[str, RunFacts]) -> dict[str, RunFacts]:
     """The runs' parents that are not among the runs, by id."""
     missing = {run.parent for run in runs.values() if run.parent} - set(runs)
-    return read_facts(connection, sorted(missing), tags=TAG_KEYS, latest=())
+    return read_facts(connection, sorted(missing), tags=TAG_KEYS)
 
 
 def heads_of(runs: Mapping[str, RunFacts]) -> list[RunFacts]:
@@ -148,16 +148,10 @@ def heads_of(runs: Mapping[str, RunFacts]) -> list[RunFacts]:
 
 def grouped(connection: sa.Connection, heads: Sequence[RunFacts]) -> list[Session]:
     """The sessions with their runs."""
-    sessions = [run.run_id for run in heads if run.parental]
-    children = children_of(connection, sessions) if sessions else defaultdict(list)
+    children = children_of(connection, [run.run_id for run in heads if run.parental])
     every = [run_id for ids in children.values() for run_id in ids]
     runs = read_facts(connection, every, tags=TAG_KEYS, latest=STEP_KEYS)
     return [
-        Session(
-            head=head,
-            runs=[runs[run_id] for run_id in children.get(head.run_id, ()) if run_id in runs]
-            if head.parental
-            else [head],
-        )
+        Session(head=head, runs=[runs[one] for one in children[head.run_id]] if head.parental else [head])
         for head in heads
     ]

@@ -5,45 +5,54 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from canary_mlflow import tags
-from canary_mlflow.errors import StoreError
-from canary_mlflow.pages.curves import OVERLAP, curve, drawn_series, spreads
-from canary_mlflow.pages.departures import Usual, away, reference_of, unplaced
-from canary_mlflow.pages.facts import children_of, find_run, read_facts, read_params
-from canary_mlflow.pages.limits import Limit, limits_of
-from canary_mlflow.pages.models import champion_session
-from canary_mlflow.pages.requests import readers
-from canary_mlflow.pages.unsent import up_to_date
-from canary_mlflow.pages.verdict import judged
-from canary_mlflow.reports.panels import PROMISED, SERIES, label, target_keys
-from canary_mlflow.tracking.describing.schema import mlflow_key
+from canary_mlflow.pages.curves import as_json, curve, spreads, strips_of
+from canary_mlflow.pages.point_cache import LATE
+from canary_mlflow.pages.reference import Reference, Usual, away, champion_of, unplaced, usual_of
+from canary_mlflow.pages.requests import argument, as_answer, readable, rendered, runs_database, whole_number
+from canary_mlflow.pages.series import drawn_series, up_to_date
+from canary_mlflow.policies import load_watch, policy_names
+from canary_mlflow.reports.panels import PANELS, PROMISED, SERIES, label, target_keys, target_of
+from canary_mlflow.tracking.describing.schema import mlflow_key, name_of_key
+from canary_mlflow.tracking.reading.database import children_of, find_run, read_facts
 from canary_mlflow.tracking.reading.facts import Latest, RunFacts
-from canary_mlflow.tracking.reading.numbers import count
-from canary_mlflow.tracking.stores.read_only import reading
+from canary_mlflow.tracking.stores.read_only import refused
 from gates.model.metrics import METRICS
 from gates.model.records import updates_of
 from gates.model.wording import quantity
 
+if TYPE_CHECKING:
+    from flask import Response
+
 
 @dataclass(frozen=True, kw_only=True)
-class Champion:
-    """The champion behind a band. `said`: a sentence about it, or on why there is none; then `run_ids` is empty."""
+class Limit:
+    """A fixed limit. `side`: above, below or both (the absolute value counts). `source`: who sets it."""
 
-    said: str
-    version: int | None = None
-    run_ids: tuple[str, ...] = ()
+    value: float
+    source: str = "watch"
+    side: str = "above"
+
+    def broken_by(self, value: float) -> bool:
+        """Whether the value lies beyond it."""
+        if self.side == "below":
+            return value < self.value
+        return (abs(value) if self.side == "both" else value) > self.value
+
+    def shown(self, unit: str) -> str:
+        """`at most 40`."""
+        word = {"above": "at most ", "below": "at least ", "both": "within ±"}[self.side]
+        return f"{word}{quantity(self.value, unit)}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValueRow:
     """The latest value of one series. `state`: ok, beyond, not finite; '' if no limit is set."""
 
-    name: str
-    group: str
     label: str
     step: int
     shown: str
@@ -61,52 +70,49 @@ class RunPage:
     session: RunFacts | None
     siblings: Sequence[RunFacts]
     model: str
-    champion: Champion
-    params: Mapping[str, str]
+    champion: Reference
     rows: Sequence[ValueRow]
     bands: Mapping[str, Usual]
     missing: Sequence[str]
 
 
-def read_run(tracking: str, registry: str, run_id: str) -> RunPage:
-    """The page of a run. Raises NoSuchRun and StoreError."""
-    with reading(tracking) as connection:
-        stored = find_run(connection, run_id)
-        run = up_to_date(stored)
-        session = session_of(connection, run)
-        siblings = siblings_of(connection, run) if session is not None else []
-        params = read_params(connection, run_id, target_keys())
-    model = model_of(run, session)
-    champion = champion_of(tracking, registry, run, model, session)
+def read_run(run_id: str) -> RunPage:
+    """The page of a run. Raises NoSuchRun, and Refused if its reader may not see it."""
+    stored = find_run(runs_database(), run_id, params=target_keys())
+    readable([stored])
+    session = session_of(stored)
+    siblings = siblings_of(stored) if session is not None else []
+    model = model_of(stored, session)
+    champion = champion_of(stored, model, session)
     try:
-        bands = bands_beside(tracking, stored, champion)
-    except StoreError as error:
-        bands, champion = {}, Champion(said=f"No band of the champion: {error}.")
+        bands = bands_beside(stored, champion)
+    except sa.exc.SQLAlchemyError as error:
+        runs_database().rollback()  # so that PostgreSQL answers what comes after
+        bands, champion = {}, Reference(said=f"No band of the champion: {refused(error)}.")
+    run = up_to_date(stored)
     return RunPage(
         run=run,
         session=session,
         siblings=siblings,
         model=model,
         champion=champion,
-        params=params,
         rows=value_rows(run, bands),
         bands=bands,
         missing=[label(name) for name in PROMISED if mlflow_key(name) not in run.latest],
     )
 
 
-def bands_beside(tracking: str, run: RunFacts, champion: Champion) -> dict[str, Usual]:
+def bands_beside(run: RunFacts, champion: Reference) -> dict[str, Usual]:
     """What the champion's runs did, where the run is on the same rollouts, if it has any; {} until that is known."""
-    known = reference_of(tracking, champion.run_ids, SERIES, 0, run.tags.get(tags.TIER, ""))
-    with reading(tracking) as connection:
-        pace = updates_of(drawn_series(connection, run, ["iteration_time"], None, rough=False)[0])
+    known = usual_of(champion.run_ids, SERIES, 0, run.tags.get(tags.TIER, ""))
+    pace = updates_of(drawn_series(runs_database(), run, ["iteration_time"], None, rough=False)[0])
     waits = run.running and unplaced(known, pace, run.step)
     return {} if waits else {name: one.beside(pace) for name, one in known.items()}
 
 
-def session_of(connection: sa.Connection, run: RunFacts) -> RunFacts | None:
+def session_of(run: RunFacts) -> RunFacts | None:
     """The run's session; None if it has none, or names one of another experiment, which its reader may not see."""
-    found = read_facts(connection, [run.parent], latest=()).get(run.parent) if run.parent else None
+    found = read_facts(runs_database(), [run.parent]).get(run.parent) if run.parent else None
     return found if found is not None and found.experiment == run.experiment else None
 
 
@@ -116,77 +122,10 @@ def model_of(run: RunFacts, session: RunFacts | None) -> str:
     return told.tags.get(tags.MODEL_NAME, "")
 
 
-def curves(
-    connection: sa.Connection, tracking: str, registry: str, run: RunFacts, after: int | None = None, *,
-    rough: bool = False,
-) -> dict[str, Any]:  # fmt: skip
-    """All curves of the run as JSON values, with how far each departs from the champion's runs; with `after`, only what
-    is new since that step. `rough`: only some points of long series, and no champion."""
-    since = None if after is None else after - OVERLAP
-    series, some = drawn_series(connection, run, SERIES, since, rough=rough)
-    known: Mapping[str, Usual] = {}
-    if not rough:
-        session = session_of(connection, run)
-        champion = champion_of(tracking, registry, run, model_of(run, session), session)
-        known = reference_of(tracking, champion.run_ids, SERIES, 0, run.tags.get(tags.TIER, ""))
-    return {
-        "whole": after is None,
-        "rough": some,
-        "next": run.step,
-        "series": {name: curve(one) for name, one in series.items()},
-        "spreads": spreads(series),
-        "away": away(known, series),
-    }
-
-
-def siblings_of(connection: sa.Connection, run: RunFacts) -> list[RunFacts]:
+def siblings_of(run: RunFacts) -> list[RunFacts]:
     """The session's runs, this one included, oldest first."""
-    ids = children_of(connection, [run.parent]).get(run.parent, [])
-    return list(read_facts(connection, ids, tags=(tags.SEED, tags.WATCH_LEVEL), latest=()).values())
-
-
-def champion_of(tracking: str, registry: str, run: RunFacts, model: str, session: RunFacts | None) -> Champion:
-    """The champion whose runs a run is shown with, or a sentence on why there is none. For a judged session, that is
-    what it was judged against: also once it, or another version, is champion itself."""
-    if not model:
-        return Champion(said="No band of a champion: this run belongs to no session of a registered model.")
-    unreadable = f"No band of a champion: you may not read that of {model}."
-    if not readers().model(model):
-        return Champion(said=unreadable)
-    with reading(registry) as connection:
-        version, evidence = champion_session(connection, model)
-    known = judged(registry, session) if session is not None and session.tags.get(tags.VERDICT) else None
-    before = known[1].verdict if known is not None and known[1].verdict.baseline_runs else None
-    if version is None and before is None:
-        return Champion(said=f"No band of a champion: {model} has none yet.")
-    if before is None and evidence and evidence == run.parent:
-        return Champion(said=f"This run is evidence of the champion itself, version {version}.", version=version)
-    with reading(tracking) as connection:
-        found = children_of(connection, [evidence]) if evidence and not before else {}
-        ids = before.baseline_runs if before else found.get(evidence, [])
-        runs = list(read_facts(connection, ids, latest=()).values())
-    then = before is not None and before.baseline_version != str(version)
-    version = count(before.baseline_version or "") if before else version
-    if not all(readers().experiment(one.experiment) for one in runs):
-        return Champion(said=unreadable)
-    alike = [one for one in runs if workload(one) == workload(run) and one.tags.get(tags.COMPLETED) == "true"]
-    if not runs:
-        return Champion(said=f"No band of the champion: the runs of version {version} are gone.", version=version)
-    if not alike:
-        return Champion(
-            said=f"No band of the champion: version {version} did other work than this run.", version=version
-        )
-    what = f"the range of {len(alike)} runs" if len(alike) > 1 else "a line, the one run"
-    return Champion(
-        said=f"Grey: {what} of the champion{' then' if then else ''}, version {version}.",
-        version=version,
-        run_ids=tuple(one.run_id for one in alike),
-    )
-
-
-def workload(run: RunFacts) -> dict[str, str]:
-    """The workload tags: two runs can be compared if they are equal."""
-    return {key: value for key, value in run.tags.items() if key.startswith(tags.WORKLOAD)}
+    ids = children_of(runs_database(), [run.parent])[run.parent]
+    return list(read_facts(runs_database(), ids, tags=(tags.SEED, tags.WATCH_LEVEL)).values())
 
 
 def value_rows(run: RunFacts, bands: Mapping[str, Usual]) -> list[ValueRow]:
@@ -201,8 +140,6 @@ def value_rows(run: RunFacts, bands: Mapping[str, Usual]) -> list[ValueRow]:
         finite = math.isfinite(latest.value)
         rows.append(
             ValueRow(
-                name=metric.name,
-                group=metric.group,
                 label=label(metric.name),
                 step=latest.step,
                 shown=quantity(latest.value, metric.unit) if finite else spelled(latest.value),
@@ -213,6 +150,23 @@ def value_rows(run: RunFacts, bands: Mapping[str, Usual]) -> list[ValueRow]:
             )
         )
     return sorted(rows, key=lambda row: row.state == "")
+
+
+def limits_of(said: Mapping[str, str]) -> Mapping[str, Limit]:
+    """The limits of a run by canonical name: those of the policy that watches it. Limits that are not set are absent.
+    Only shipped policies are read: a tag must not name a file to open."""
+    watch = said.get(tags.WATCH_POLICY, "")
+    rules = load_watch(watch if watch in policy_names("watch") else "default")
+    sides = {"entropy": "below", "kl_target_error": "both"}
+    return {
+        "nonfinite": Limit(value=0, source="any is too many"),
+        "truncated_share": Limit(value=rules.facts.capped_share),
+        **{
+            name: Limit(value=ceiling, side=sides.get(name, "above"))
+            for name, ceiling in rules.ceilings.items()
+            if ceiling is not None
+        },
+    }
 
 
 def state_of(value: float, limit: Limit | None) -> str:
@@ -234,3 +188,57 @@ def range_at(usual: Usual | None, latest: Latest, unit_of: str) -> str:
 def spelled(value: float) -> str:
     """A value that is not finite, in text."""
     return "NaN" if math.isnan(value) else "∞" if value > 0 else "-∞"
+
+
+# ---- routes ----------------------------------------------------------------------------------------------------------
+
+
+def run() -> str:
+    """The page of a run."""
+    page = read_run(argument("id", 64))
+    targets = {panel.title: target_of(panel, page.run.params) for panel in PANELS}
+    strips = strips_of({name_of_key(key) for key in page.run.latest})
+    return rendered("canary/run.html", page=page, run=page.run, panels=PANELS, targets=targets, strips=strips)
+
+
+def run_json() -> Response:
+    """The curves of a run, or what is new since ?after=STEP, with how far each departs from the champion's runs: one
+    bulk read. ?rough=1: some rows, at once, and no champion."""
+    after, rough = whole_number("after"), whole_number("rough") == 1
+    found = find_run(runs_database(), argument("id", 64))
+    readable([found])
+    return as_answer(curves(found, after, rough=rough))
+
+
+def curves(run: RunFacts, after: int | None = None, *, rough: bool = False) -> dict[str, Any]:
+    """What `run_json` answers."""
+    since = None if after is None else after - LATE
+    series, some = drawn_series(runs_database(), run, SERIES, since, rough=rough)
+    known: Mapping[str, Usual] = {}
+    if not rough:
+        session = session_of(run)
+        champion = champion_of(run, model_of(run, session), session)
+        known = usual_of(champion.run_ids, SERIES, 0, run.tags.get(tags.TIER, ""))
+    return {
+        "running": run.running,
+        "warnings": marks_of(run),
+        "whole": after is None,
+        "rough": some,
+        "next": run.step,
+        "series": {name: curve(one) for name, one in series.items()},
+        "spreads": spreads(series),
+        "away": away(known, series),
+    }
+
+
+def marks_of(run: RunFacts) -> list[dict[str, Any]]:
+    """The watch's warnings as a chart marks them."""
+    return [{"step": one.step, "stream": one.stream, "level": one.level.name} for one in run.warnings]
+
+
+def band_json() -> Response:
+    """The champion's band behind a run's curves."""
+    page = read_run(argument("id", 64))
+    series = {name: as_json(*band.drawn()) for name, band in page.bands.items()}
+    waits = page.run.running and bool(page.champion.run_ids) and not series
+    return as_answer({"said": page.champion.said, "version": page.champion.version, "series": series, "waits": waits})

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
-import sqlalchemy as sa
-
 from canary_mlflow import tags
-from canary_mlflow.pages.beside import Compared, sides_of
-from canary_mlflow.pages.curves import OVERLAP, as_json, drawn_series, mean_curve
-from canary_mlflow.pages.departures import away, reference_of, unplaced
-from canary_mlflow.pages.facts import children_of, read_facts, read_params
-from canary_mlflow.pages.run import Champion, champion_of
-from canary_mlflow.pages.unsent import up_to_date
+from canary_mlflow.pages.comparison import Compared, sides_of
+from canary_mlflow.pages.curves import as_json, mean_curve
+from canary_mlflow.pages.point_cache import GROWN, LATE
+from canary_mlflow.pages.reference import Reference, away, champion_of, unplaced, usual_of
+from canary_mlflow.pages.requests import runs_database
+from canary_mlflow.pages.run import marks_of
+from canary_mlflow.pages.series import drawn_series, up_to_date
+from canary_mlflow.reports.decision import RunWarning
+from canary_mlflow.reports.figures import counted
 from canary_mlflow.reports.panels import PANELS, SERIES, Panel, label, target_keys, target_of
+from canary_mlflow.reports.sweep import GridRow, columns
 from canary_mlflow.tracking.describing.schema import name_of_key
+from canary_mlflow.tracking.reading.database import children_of, read_facts
 from canary_mlflow.tracking.reading.facts import RunFacts
-from canary_mlflow.tracking.stores.read_only import reading
 from gates.model.records import updates_of
 
 MOST_RUNS = 12  # lines in one chart
 SIDES = "abcdef"
-ASKED = 20  # series that one request may name
-GROWN = 20  # a reference that is still running is read again when it is a 20th longer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,19 +40,20 @@ class Shown:
 
 @dataclass(frozen=True, kw_only=True)
 class SessionPage:
-    """Everything except curves, verdict and samples. `left_out`: how many runs a chart has no room for. `panels`: the
-    charts shown at first. `others`: every other series that a run has recorded."""
+    """Everything except verdict and samples; curves come later. `left_out`: how many runs a chart has no room for.
+    `panels`: the charts shown at first. `first`: the series that decided, whose charts come first."""
 
     heads: Sequence[RunFacts]
     runs: Sequence[Shown]
     left_out: int
     model: str
-    reference: Champion
-    panels: Sequence[Panel]
-    others: Sequence[str]
-    targets: Mapping[str, float | None]
-    beside: Sequence[Compared] = field(default=())
-    first: Sequence[str] = field(default=())
+    reference: Reference
+    first: Sequence[str] = ()
+
+    @property
+    def compare(self) -> bool:
+        """Whether several are compared, the first of which is the reference."""
+        return len(self.heads) > 1
 
     @property
     def running(self) -> bool:
@@ -63,61 +65,70 @@ class SessionPage:
         """The watch's level for the first run that has one; '' if none was watched."""
         return next((one.run.level for one in self.runs if one.run.level), "")
 
+    @property
+    def warnings(self) -> list[RunWarning]:
+        """The watch's warnings about the runs."""
+        return [RunWarning(run=shown.name, warning=one) for shown in self.runs for one in shown.run.warnings]
 
-def read_page(
-    tracking: str, registry: str, heads: Sequence[RunFacts], first: Sequence[str] = (), *, compare: bool = False,
-    refresh: bool = False,
-) -> SessionPage:  # fmt: skip
-    """The page of one session with its champion; with `compare`, of several, the first of which is the reference.
-    `first`: the series that decided, whose charts come first. `refresh`: only what the curves need, without targets
-    and differences. Raises StoreError."""
-    runs, left_out = runs_of(tracking, heads, compare=compare)
-    if not refresh:  # which begins after what the store has
-        runs = [replace(one, run=up_to_date(one.run)) for one in runs]
+    @cached_property
+    def recorded(self) -> list[str]:
+        """The series that a run has recorded."""
+        return list(dict.fromkeys(name_of_key(key) for one in self.runs for key in one.run.latest))
+
+    @cached_property
+    def panels(self) -> list[Panel]:
+        """The charts of what was recorded: of what comes `first`, the usual ones, and one for each other series that
+        the watch warned about. While a run goes on all of the usual ones, because more may come; a chart without a
+        curve is hidden."""
+        known = set(self.recorded)
+        going = not self.runs or any(one.run.running for one in self.runs)
+        usual = [panel for panel in PANELS if going or known & set(panel.lines)]
+        marked = {name for panel in usual for name in panel.marked}
+        asked = dict.fromkeys([*self.first, *(one.warning.stream for one in self.warnings)])
+        alone = (Panel(title=label(name), lines=(name,)) for name in asked if name in known and name not in marked)
+        places = {name: at for at, name in enumerate(self.first)}
+        return sorted([*usual, *alone], key=lambda panel: min(places.get(name, len(places)) for name in panel.marked))
+
+    @property
+    def others(self) -> list[str]:
+        """Every other series that a run has recorded."""
+        drawn = {name for panel in self.panels for name in (*panel.lines, panel.spread)}
+        return sorted(set(self.recorded) - drawn)
+
+
+def read_page(heads: Sequence[RunFacts], first: Sequence[str] = ()) -> SessionPage:
+    """The page of one session with its champion, or of several compared."""
+    compare = len(heads) > 1
+    runs, left_out = runs_of(heads, compare=compare)
     models = {one.run.tags.get(tags.MODEL_NAME, "") for one in runs}  # of a sweep's runs, each its own
     model = heads[0].tags.get(tags.MODEL_NAME, "") or (models.pop() if len(models) == 1 else "")
     own = [one.run for one in runs if one.side == 0]
     if compare:
         said = f"Grey: what {name_of(heads[0])} did; the others are ranked by how far they go from it."
-        reference = Champion(said=said, run_ids=tuple(one.run_id for one in own))
+        reference = Reference(said=said, run_ids=tuple(one.run_id for one in own))
     elif own:
-        reference = champion_of(tracking, registry, own[0], model, heads[0])
+        reference = champion_of(own[0], model, heads[0])
     else:
-        reference = Champion(said="No run has begun yet.")
-    recorded = list(dict.fromkeys(name_of_key(key) for one in runs for key in one.run.latest))
-    panels = panels_of(recorded, [one.run for one in runs], first)
-    drawn = {name for panel in panels for name in (*panel.lines, panel.spread)}
-    targets: Mapping[str, float | None] = {}
-    if runs and not refresh:
-        with reading(tracking) as connection:
-            params = read_params(connection, runs[0].run.run_id, target_keys())
-        targets = {panel.title: target_of(panel, params) for panel in panels}
-    return SessionPage(
-        heads=heads,
-        runs=runs,
-        left_out=left_out,
-        model=model,
-        reference=reference,
-        panels=panels,
-        first=first,
-        others=sorted(set(recorded) - drawn),
-        targets=targets,
-        beside=() if refresh else beside_of(tracking, runs, reference, heads, compare=compare),
-    )
+        reference = Reference(said="No run has begun yet.")
+    return SessionPage(heads=heads, runs=runs, left_out=left_out, model=model, reference=reference, first=first)
 
 
-def runs_of(tracking: str, heads: Sequence[RunFacts], *, compare: bool) -> tuple[list[Shown], int]:
+def newest(page: SessionPage) -> SessionPage:
+    """The page with what its runs have not sent yet. Not for curves: those begin after what the store has."""
+    return replace(page, runs=[replace(one, run=up_to_date(one.run)) for one in page.runs])
+
+
+def runs_of(heads: Sequence[RunFacts], *, compare: bool) -> tuple[list[Shown], int]:
     """The runs of all sides that there is room for, and how many were left out."""
-    sessions = [one.run_id for one in heads if one.parental]
-    with reading(tracking) as connection:
-        children = children_of(connection, sessions) if sessions else {}
-        ids = {one.run_id: children.get(one.run_id, []) if one.run_id in sessions else [one.run_id] for one in heads}
-        facts = read_facts(connection, [run_id for found in ids.values() for run_id in found])
+    children = children_of(runs_database(), [one.run_id for one in heads if one.parental])
+    ids = {one.run_id: children.get(one.run_id, [one.run_id]) for one in heads}
+    every = [run_id for found in ids.values() for run_id in found]
+    facts = read_facts(runs_database(), every, latest=None, params=target_keys())
     found = []
     for side, head in enumerate(heads):
         for run in (facts[one] for one in ids[head.run_id] if one in facts and not facts[one].deleted):
             if run.tags.get(tags.ROLE, "run") == "run":
-                named = run.short if head.run_id in sessions else ""
+                named = run.short if head.run_id in children else ""
                 name = ", ".join(filter(None, (SIDES[side], named))) if compare else run.short
                 found.append(Shown(run=run, name=name, side=side))
     return found[:MOST_RUNS], max(0, len(found) - MOST_RUNS)
@@ -128,70 +139,68 @@ def name_of(head: RunFacts) -> str:
     return head.name or head.run_id[:8]
 
 
-def panels_of(recorded: Sequence[str], runs: Sequence[RunFacts], first: Sequence[str] = ()) -> list[Panel]:
-    """The charts of what was recorded: of what comes `first`, the usual ones, and one for each other series that the
-    watch warned about. While a run goes on all of the usual ones, because more may come; a chart without a curve is
-    hidden."""
-    known = set(recorded)
-    going = not runs or any(run.running for run in runs)
-    usual = [panel for panel in PANELS if going or known & set(panel.lines)]
-    marked = {name for panel in usual for name in panel.marked}
-    asked = dict.fromkeys([*first, *(one.stream for run in runs for one in run.warnings)])
-    found = [*usual, *(panel_of(name) for name in asked if name in known and name not in marked)]
-    places = {name: at for at, name in enumerate(first)}
-    return sorted(found, key=lambda panel: min(places.get(name, len(places)) for name in panel.marked))
+def targets_of(page: SessionPage) -> dict[str, float | None]:
+    """Each panel's target, by its title."""
+    params = page.runs[0].run.params if page.runs else {}
+    return {panel.title: target_of(panel, params) for panel in page.panels}
 
 
-def panel_of(name: str) -> Panel:
-    """A chart of one series alone."""
-    return Panel(title=label(name), lines=(name,))
-
-
-def beside_of(
-    tracking: str, runs: Sequence[Shown], reference: Champion, heads: Sequence[RunFacts], *, compare: bool
-) -> list[Compared]:
+def beside_of(page: SessionPage) -> list[Compared]:
     """What differs from the reference and what is equal, for each other side."""
-    if not reference.run_ids:
+    if not page.reference.run_ids:
         return []
     others = [
         (
-            f"{SIDES[side]}, {name_of(head)}" if compare else name_of(head),
-            [one.run.run_id for one in runs if one.side == side],
+            f"{SIDES[side]}, {name_of(head)}" if page.compare else name_of(head),
+            [one.run.run_id for one in page.runs if one.side == side],
         )
-        for side, head in enumerate(heads)
-        if not compare or side
+        for side, head in enumerate(page.heads)
+        if not page.compare or side
     ]
-    first = f"a, {name_of(heads[0])}" if compare else f"champion, version {reference.version}"
-    return sides_of(tracking, (first, reference.run_ids), others)
+    first = f"a, {name_of(page.heads[0])}" if page.compare else f"champion, version {page.reference.version}"
+    return sides_of((first, page.reference.run_ids), others)
+
+
+def grid_of(sweep: RunFacts) -> tuple[Sequence[GridRow], Sequence[str]]:
+    """A row for each cell of a sweep, in the order of its first run, with its runs' verdict, or how far they are; and
+    the metrics to show."""
+    runs = read_facts(runs_database(), children_of(runs_database(), [sweep.run_id])[sweep.run_id], latest=None)
+    cells: dict[str, list[RunFacts]] = {}
+    for run in runs.values():
+        cells.setdefault(run.tags.get(tags.CELL_NAME) or run.tags.get(tags.MODEL_NAME, ""), []).append(run)
+    rows = []
+    for name, own in cells.items():
+        latest = [{name_of_key(key): one.value for key, one in run.latest.items()} for run in own]
+        going, said = sum(run.running for run in own), own[0].tags
+        how_far = counted(len(own), "run") + f", {going} running" * bool(going)
+        word = said.get(tags.VERDICT) or ("RUNNING" if going else "not judged")
+        rows.append(GridRow(name=name, latest=latest, word=word, reason=said.get(tags.VERDICT_REASON) or how_far))
+    return rows, columns(rows)
+
+
+# ---- curves ----------------------------------------------------------------------------------------------------------
 
 
 def curves_of(
-    connection: sa.Connection,
-    tracking: str,
-    page: SessionPage,
-    names: Sequence[str],
-    after: int | None,
-    until: int | None,
-    *,
-    rough: bool,
+    page: SessionPage, names: Sequence[str], after: int | None, until: int | None, *, rough: bool
 ) -> dict[str, Any]:
     """The curves of all runs as JSON values, with the reference's band and each series' departure from it; with
     `after`, only what is new since that step; with `until` too, that stretch in full detail. `rough`: only some rows of
     long series, and no reference, so that there is something to see before all is read."""
     wanted = list(names) or list(dict.fromkeys([*SERIES, *(name for one in page.panels for name in one.lines)]))
-    since = None if after is None else after - (OVERLAP if until is None else 1)
+    since = None if after is None else after - (LATE if until is None else 1)
     tier = page.heads[0].tags.get(tags.TIER, "")
-    known = {} if rough else reference_of(tracking, page.reference.run_ids, tuple(wanted), steps_of(page), tier)
+    known = {} if rough else usual_of(page.reference.run_ids, tuple(wanted), steps_of(page), tier)
     runs, few, pace = [], False, math.nan
     for one in page.runs:
         own = since
         if after is not None and until is None and not one.run.running:
-            own = max(after, one.run.step) - OVERLAP  # the rest of it was sent when it ended
-        series, some = drawn_series(connection, one.run, [*wanted, "iteration_time"], own, until, rough=rough)
+            own = max(after, one.run.step) - LATE  # the rest of it was sent when it ended
+        series, some = drawn_series(runs_database(), one.run, [*wanted, "iteration_time"], own, until, rough=rough)
         few, pace = few or some, pace if one.run.run_id in page.reference.run_ids else updates_of(series)
-        warned = [{"step": w.step, "stream": w.stream, "level": w.level.name} for w in one.run.warnings]
         runs.append({
-            "id": one.run.run_id, "name": one.name, "side": one.side, "running": one.run.running, "warnings": warned,
+            "id": one.run.run_id, "name": one.name, "side": one.side, "running": one.run.running,
+            "warnings": marks_of(one.run),
             "series": {name: mean_curve(found) for name, found in series.items() if name in wanted},
             "away": {} if one.run.run_id in page.reference.run_ids else away(known, series),
         })  # fmt: skip

@@ -2,67 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow import tags
-from canary_mlflow.errors import Refused, UsageError
+from canary_mlflow.errors import UsageError
 from canary_mlflow.pages.answers import answers_of
-from canary_mlflow.pages.clocks import clocks_of, middle
-from canary_mlflow.pages.database import registry_uri, tracking_uri
-from canary_mlflow.pages.earlier import earlier_than
-from canary_mlflow.pages.facts import read_facts
-from canary_mlflow.pages.finding import MOST, find
-from canary_mlflow.pages.judging import gate_would_say
-from canary_mlflow.pages.rendering import rendered
-from canary_mlflow.pages.requests import argument, as_answer, readers, whole_number
-from canary_mlflow.pages.session import ASKED, SIDES, SessionPage, curves_of, name_of, read_page
-from canary_mlflow.pages.strips import strips_of
-from canary_mlflow.pages.sweep import grid_of
-from canary_mlflow.pages.tables import lines_of
+from canary_mlflow.pages.comparison import earlier_than, gate_would_say
+from canary_mlflow.pages.curves import clocks_of, csv_lines, middle, strips_of
+from canary_mlflow.pages.finding import LONGEST, find
+from canary_mlflow.pages.requests import (
+    argument,
+    as_answer,
+    readable,
+    readers,
+    rendered,
+    runs_database,
+    tracking_uri,
+    whole_number,
+)
+from canary_mlflow.pages.session import (
+    SIDES,
+    SessionPage,
+    beside_of,
+    curves_of,
+    grid_of,
+    name_of,
+    newest,
+    read_page,
+    targets_of,
+)
 from canary_mlflow.pages.verdict import decided_by, judged
 from canary_mlflow.reports import causes
 from canary_mlflow.reports.card import card_of
-from canary_mlflow.reports.decision import RunWarning
 from canary_mlflow.reports.panels import GIVEN
-from canary_mlflow.tracking.describing.schema import name_of_key
+from canary_mlflow.tracking.reading.database import read_facts
 from canary_mlflow.tracking.reading.facts import RunFacts
-from canary_mlflow.tracking.stores.read_only import reading
 
 if TYPE_CHECKING:
     from flask import Response
 
+ASKED = 20  # series that one request may name
+
 
 def session() -> Any:
     """The page for ?id=: a session with all its runs, or a model."""
-    word = argument("id", MOST)
-    place = find(tracking_uri(), registry_uri(), word)
+    place = find(argument("id", LONGEST))
     if place.head is None:
         from flask import redirect, url_for
 
         return redirect(url_for("canary_pages.model", name=place.model))
     heads = readable([place.head])
-    found = judged(registry_uri(), place.head)
+    found = judged(place.head)
     if found is not None and not readers().model(found[1].model):
         found = None
-    page = read_page(tracking_uri(), registry_uri(), heads, () if found is None else decided_by(found[1]))
-    champion = read_reference(page)
+    page = newest(read_page(heads, () if found is None else decided_by(found[1])))
     role = place.head.tags.get(tags.ROLE)
-    whole = role == "session"
-    earlier = earlier_than(tracking_uri(), registry_uri(), place.head) if whole else []
+    earlier = earlier_than(place.head) if role == "session" else []
+    return page_of(
+        page,
+        [("id", place.head.run_id)],
+        asked=place.run.run_id if place.run else "",
+        earlier=[one for one in earlier if readers().experiment(one[1].experiment)],
+        grid=grid_of(place.head) if role == "sweep" else None,
+        row=None if found is None else found[0],
+        card=None if found is None else card_of(found[1], then=found[0] is not None),
+        champion=list(read_facts(runs_database(), page.reference.run_ids, tags=()).values()),
+    )
+
+
+def page_of(
+    page: SessionPage, query: Sequence[tuple[str, str]], *, champion: Sequence[RunFacts] = (), **more: Any
+) -> str:
+    """The page in HTML. `query`: what its further requests ask. `champion`: the runs whose samples are shown too."""
     return rendered(
         "canary/session.html",
         page=page,
+        query=query,
         given=GIVEN,
-        asked=place.run.run_id if place.run else "",
-        query=[("id", place.head.run_id)],
-        earlier=[one for one in earlier if readers().experiment(one[1].experiment)],
-        grid=grid_of(tracking_uri(), place.head) if role == "sweep" else None,
-        row=None if found is None else found[0],
-        card=None if found is None else card_of(found[1], then=found[0] is not None),
-        warned=causes.of_warnings(warnings_of(page)),
-        strips=strips_of({name_of_key(key) for one in page.runs for key in one.run.latest}),
+        targets=targets_of(page),
+        beside=beside_of(page),
+        warned=causes.of_warnings(page.warnings),
+        strips=strips_of(page.recorded),
         answers=answers_of([(one.name, one.run) for one in page.runs], champion),
+        **more,
     )
 
 
@@ -70,7 +93,7 @@ def find_session(word: str) -> Any:
     """Redirect an address that can be shared, /session/WORD, to `session`."""
     from flask import redirect, url_for
 
-    if len(word) > MOST:
+    if len(word) > LONGEST:
         raise UsageError(f"an address of {len(word)} characters; expected an id or a name; see the overview")
     return redirect(url_for("canary_pages.session", id=word))
 
@@ -82,50 +105,43 @@ def compare() -> Any:
     if chosen := request.args.getlist("with"):
         if not 2 <= len(chosen) <= len(SIDES):
             raise UsageError(f"{len(chosen)} chosen to compare; expected two to six")
-        with reading(tracking_uri()) as connection:
-            found = read_facts(connection, [one[:64] for one in chosen], tags=(), latest=()).values()
+        found = read_facts(runs_database(), [one[:64] for one in chosen], tags=()).values()
         oldest = [one.run_id for one in sorted(found, key=lambda one: one.started)]
         sides: dict[str, Any] = dict(zip(SIDES, oldest, strict=False))
         return redirect(url_for("canary_pages.compare", **sides))
-    page, query = compared()
-    answers = answers_of([(one.name, one.run) for one in page.runs], [])
-    warned = causes.of_warnings(warnings_of(page))
+    query = sides_asked()
+    page = newest(read_page(heads_of(query)))
     decision, why = None, ""
     if len(page.heads) == 2:
         labels = [f"{SIDES[side]}, {name_of(head)}" for side, head in enumerate(page.heads)]
-        decision, why = gate_would_say(tracking_uri(), registry_uri(), page.heads, labels)
-    return rendered(
-        "canary/session.html",
-        page=page,
-        given=GIVEN,
-        asked="",
-        query=query,
-        earlier=[],
-        row=None,
-        card=None if decision is None else card_of(decision),
-        why=why,
-        warned=warned,
-        strips=strips_of({name_of_key(key) for one in page.runs for key in one.run.latest}),
-        answers=answers,
-    )
+        decision, why = gate_would_say(page.heads, labels)
+    return page_of(page, query, card=None if decision is None else card_of(decision), why=why)
 
 
-def compared(*, refresh: bool = False) -> tuple[SessionPage, list[tuple[str, str]]]:
-    """The page that compares what ?a=…&b=… name. Raises UsageError, NoSuchRun, Refused."""
+def sides_asked() -> list[tuple[str, str]]:
+    """What ?a=…&b=… name. Raises UsageError."""
     from flask import request
 
-    asked = [(name, argument(name, MOST)) for name in SIDES if request.args.get(name)]
+    asked = [(name, argument(name, LONGEST)) for name in SIDES if request.args.get(name)]
     if len(asked) < 2:
         raise UsageError(
             f"found {len(asked)} to compare; expected two to six: ?a=…&b=…, runs, sessions or MODEL/VERSION"
         )
+    return asked
+
+
+def heads_of(asked: Sequence[tuple[str, str]]) -> Sequence[RunFacts]:
+    """The runs or sessions that the sides are. Raises UsageError, NoSuchRun, Refused."""
     heads = []
     for name, word in asked:
-        place = find(tracking_uri(), registry_uri(), word)
+        place = find(word)
         if place.head is None:
             raise UsageError(f"{name}: {word!r} is a model; expected a run, a session, or MODEL/VERSION")
         heads.append(place.run or place.head)
-    return read_page(tracking_uri(), registry_uri(), readable(heads), compare=True, refresh=refresh), asked
+    return readable(heads)
+
+
+# ---- what a page fetches ---------------------------------------------------------------------------------------------
 
 
 def session_json() -> Response:
@@ -134,20 +150,16 @@ def session_json() -> Response:
     after, until = whole_number("after"), whole_number("to")
     if until is not None:
         after = whole_number("from") or 0
-    page = asked_for()
-    with reading(tracking_uri()) as connection:
-        names, rough = names_asked(), whole_number("rough") == 1
-        return as_answer(curves_of(connection, tracking_uri(), page, names, after, until, rough=rough))
+    return as_answer(curves_of(asked_for(), names_asked(), after, until, rough=whole_number("rough") == 1))
 
 
 def clock_json() -> Response:
     """The clock of each run, by id: when it was at which step. `reference`: the clock of the band."""
     page = asked_for()
-    with reading(tracking_uri()) as connection:
-        runs = clocks_of(connection, [one.run for one in page.runs])
-        there = {run_id: runs[run_id] for run_id in page.reference.run_ids if run_id in runs}
-        if not there:
-            there = clocks_of(connection, list(read_facts(connection, page.reference.run_ids, tags=()).values()))
+    runs = clocks_of([one.run for one in page.runs])
+    there = {run_id: runs[run_id] for run_id in page.reference.run_ids if run_id in runs}
+    if not there:
+        there = clocks_of(list(read_facts(runs_database(), page.reference.run_ids, tags=(), latest=None).values()))
     return as_answer({"runs": runs, "reference": middle(there)})
 
 
@@ -158,7 +170,7 @@ def session_csv() -> Response:
     names, page = names_asked(), asked_for()
     if not names:
         raise UsageError("names: missing; expected the series, as in ?names=loss,kl")
-    lines = lines_of(tracking_uri(), [(one.run.run_id, one.name) for one in page.runs], names)
+    lines = csv_lines(tracking_uri(), [(one.run.run_id, one.name) for one in page.runs], names)
     made = current_app.response_class(lines, mimetype="text/csv")
     made.headers["Content-Disposition"] = f'attachment; filename="canary-{page.heads[0].run_id[:8]}.csv"'
     return made
@@ -169,13 +181,12 @@ def asked_for() -> SessionPage:
     from flask import request
 
     if not request.args.get("id"):
-        return compared(refresh=True)[0]
-    place = find(tracking_uri(), registry_uri(), argument("id", MOST))
+        return read_page(heads_of(sides_asked()))
+    place = find(argument("id", LONGEST))
     if place.head is None:
         raise UsageError("id: a model; expected a run, a session or MODEL/VERSION")
-    found = None if place.head.running else judged(registry_uri(), place.head)
-    first = () if found is None else decided_by(found[1])
-    return read_page(tracking_uri(), registry_uri(), readable([place.head]), first, refresh=True)
+    found = None if place.head.running else judged(place.head)
+    return read_page(readable([place.head]), () if found is None else decided_by(found[1]))
 
 
 def names_asked() -> list[str]:
@@ -183,31 +194,3 @@ def names_asked() -> list[str]:
     from flask import request
 
     return [one for one in request.args.get("names", "").split(",") if one][:ASKED]
-
-
-def readable(heads: list[RunFacts]) -> list[RunFacts]:
-    """The same runs. Raises Refused if the reader may not see one of them."""
-    for one in heads:
-        if not readers().experiment(one.experiment):
-            raise Refused(f"run {one.run_id}: in an experiment that you may not read")
-    return heads
-
-
-def warnings_of(page: SessionPage) -> list[RunWarning]:
-    """The watch's warnings about the page's runs."""
-    return [RunWarning(run=shown.name, warning=one) for shown in page.runs for one in shown.run.warnings]
-
-
-def read_reference(page: SessionPage) -> list[RunFacts]:
-    """The champion's runs."""
-    with reading(tracking_uri()) as connection:
-        return list(read_facts(connection, list(page.reference.run_ids), tags=(), latest=()).values())
-
-
-SESSION_ROUTES: dict[str, Callable[[], Any]] = {
-    "/session": session,
-    "/session.json": session_json,
-    "/session.csv": session_csv,
-    "/clock.json": clock_json,
-    "/compare": compare,
-}

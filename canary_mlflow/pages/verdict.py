@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
-
-import sqlalchemy as sa
 
 from canary_mlflow.analysis.ledger import decision_of
 from canary_mlflow.errors import NoSuchRun, NoSuchVersion, Refused
@@ -18,17 +15,27 @@ from canary_mlflow.ledger import table
 from canary_mlflow.ledger.policy_rows import said_by
 from canary_mlflow.ledger.rows import FIRST, ReadRow, Row, checked
 from canary_mlflow.ledger.writing import keys_in
-from canary_mlflow.pages.curves import read_series
-from canary_mlflow.pages.facts import find_run, read_facts
 from canary_mlflow.pages.forest import ForestRow, forest
 from canary_mlflow.pages.models import read_champions, session_of, versions_of
-from canary_mlflow.registry.guard.server_files import behind_server
+from canary_mlflow.pages.requests import (
+    argument,
+    folder_of,
+    readers,
+    registry_database,
+    rendered,
+    runs_database,
+    whole_number,
+)
+from canary_mlflow.pages.series import read_series
 from canary_mlflow.registry.versions import CHAMPION
 from canary_mlflow.registry.workspaces import active_workspace
+from canary_mlflow.reports import causes, wording
+from canary_mlflow.reports.card import card_of
 from canary_mlflow.reports.decision import Decision, RunWarning, decision_from_dict
+from canary_mlflow.tracking.reading.database import find_run, read_facts
 from canary_mlflow.tracking.reading.facts import RunFacts
 from canary_mlflow.tracking.reading.numbers import count, whole
-from canary_mlflow.tracking.stores.read_only import has_ledger, reading
+from canary_mlflow.tracking.stores.read_only import has_ledger
 from gates.model.fields import PolicyError
 from gates.model.policy import Policy
 from gates.model.records import Run
@@ -38,7 +45,7 @@ from gates.parser import parse_policy
 from gates.watch.warning import Level
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class VerdictPage:
     """A judgement or an act. `decision` None for an act by hand; `row` None for a session that left no version.
 
@@ -47,55 +54,56 @@ class VerdictPage:
     """
 
     model: str
-    row: Row | None
     facts: Mapping[str, Any]
     decision: Decision | None
-    signature: ReadRow | None
-    rows: Sequence[ForestRow]
-    runs: Mapping[str, RunFacts]
-    gone: Sequence[str]
-    holds: int | None
+    _: KW_ONLY
+    row: Row | None = None
+    signature: ReadRow | None = None
+    holds: int | None = None
+    rows: Sequence[ForestRow] = ()
+    runs: Mapping[str, RunFacts] = field(default_factory=dict)
+    gone: Sequence[str] = ()
     session: str = ""
     baseline: str = ""
 
 
-def read_ledger_page(tracking: str, registry: str, seq: int, may_read_model: Callable[[str], bool]) -> VerdictPage:
-    """The page of a ledger row. Raises NoSuchVersion if there is no such row, Refused, StoreError."""
-    with reading(registry) as connection:
-        row = table.row_at(connection, seq) if has_ledger(connection) else None
-        if row is None or row.workspace not in ("", active_workspace()):
-            raise NoSuchVersion(f"row {seq}: not in the ledger of this registry; expected one; see the model's history")
-        if not may_read_model(row.model):
-            raise Refused(f"row {seq}: about a model that you may not read")
-        before = table.row_at(connection, seq - 1) if seq > 1 else None
-        holds = dict(read_champions(connection, row.model)).get(row.model)
-        previous = FIRST if seq == 1 else None if before is None else before.digest
-        (signature,) = checked([(row, previous)], partial(keys_in, connection))
+def read_ledger_page(seq: int) -> VerdictPage:
+    """The page of a ledger row. Raises NoSuchVersion if there is no such row, and Refused."""
+    connection = registry_database()
+    row = table.row_at(connection, seq) if has_ledger(connection) else None
+    if row is None or row.workspace not in ("", active_workspace()):
+        raise NoSuchVersion(f"row {seq}: not in the ledger of this registry; expected one; see the model's history")
+    if not readers().model(row.model):
+        raise Refused(f"row {seq}: about a model that you may not read")
+    before = table.row_at(connection, seq - 1) if seq > 1 else None
+    holds = dict(read_champions(connection, row.model)).get(row.model)
+    previous = FIRST if seq == 1 else None if before is None else before.digest
+    (signature,) = checked([(row, previous)], partial(keys_in, connection))
     if previous is None:
         missing = f"row {seq - 1}, which it follows, is missing"
         signature = replace(signature, problems=[*signature.problems, missing])
     facts = said_by(row)
     decision = decision_of(row, facts)
-    return complete(tracking, registry, row.model, row, facts, decision, signature, holds)
+    return completed(VerdictPage(row.model, facts, decision, row=row, signature=signature, holds=holds))
 
 
-def read_session_page(
-    tracking: str, registry: str, session_id: str, may_read_model: Callable[[str], bool]
-) -> VerdictPage:
+def read_session_page(session_id: str) -> VerdictPage:
     """The verdict on a session: the ledger's row about its version, else its verdict.json, the only record of a session
-    that left no version. Raises NoSuchRun, Refused, StoreError."""
-    with reading(tracking) as connection:
-        session = find_run(connection, session_id)
-    if rows := rows_about(registry, session_id):
-        return read_ledger_page(tracking, registry, rows[-1].seq, may_read_model)
-    found, decision = verdict_file(session)
-    own = replace(decision, session_id=session_id)
-    return complete(tracking, registry, decision.model, None, found, own, None, None)
+    that left no version. Raises NoSuchRun, Refused."""
+    session = find_run(runs_database(), session_id)
+    if rows := rows_about(session_id):
+        found = read_ledger_page(rows[-1].seq)
+    else:
+        facts, decision = verdict_file(session)
+        found = completed(VerdictPage(decision.model, facts, replace(decision, session_id=session_id)))
+    if not readers().experiment(session.experiment):
+        raise Refused("session: in an experiment that you may not read")
+    return found
 
 
-def judged(registry: str, session: RunFacts) -> tuple[int | None, Decision] | None:
+def judged(session: RunFacts) -> tuple[int | None, Decision] | None:
     """(the number of its ledger row or None, the decision) of a session; None if no verdict can be read."""
-    if rows := rows_about(registry, session.run_id):
+    if rows := rows_about(session.run_id):
         found = ((row.seq, decision_of(row, said_by(row))) for row in reversed(rows))
         return next(((seq, decision) for seq, decision in found if decision is not None), None)
     try:
@@ -118,28 +126,24 @@ def decided_by(decision: Decision) -> list[str]:
     return list(found)
 
 
-def rows_about(registry: str, session_id: str) -> list[Row]:
+def rows_about(session_id: str) -> list[Row]:
     """The ledger's rows on the verdicts and acts about the version that a session left, in order. The session's own
     files may say anything: who may edit it can write them."""
-    with reading(registry) as connection:
-        found = versions_of(connection, [session_id]).get(session_id)
-        if found is None or not has_ledger(connection):
-            return []
-        model, version, _ = found
-        rows = table.read(connection, model, active_workspace(), version=version)
-        return [row for row in rows if row.alias == CHAMPION]
+    connection = registry_database()
+    found = versions_of(connection, [session_id]).get(session_id)
+    if found is None or not has_ledger(connection):
+        return []
+    model, version, _ = found
+    rows = table.read(connection, model, active_workspace(), version=version)
+    return [row for row in rows if row.alias == CHAMPION]
 
 
 def verdict_file(session: RunFacts) -> tuple[dict[str, Any], Decision]:
     """verdict.json from the session's artifacts, and the decision in it. Raises NoSuchRun if none can be read."""
-    from mlflow.utils.file_utils import local_file_uri_to_path
-    from mlflow.utils.uri import is_local_uri
-
-    place = behind_server(session.artifacts)
+    folder = folder_of(session)
     try:
-        if not is_local_uri(place):
+        if folder is None:
             raise OSError
-        folder = Path(local_file_uri_to_path(place))
         found: Any = read_json(folder / "verdict.json", MAX_VERDICT, within=folder)
         return found, decision_from_dict(found)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -149,49 +153,31 @@ def verdict_file(session: RunFacts) -> tuple[dict[str, Any], Decision]:
         ) from error
 
 
-def complete(
-    tracking: str,
-    registry: str,
-    model: str,
-    row: Row | None,
-    facts: Mapping[str, Any],
-    decision: Decision | None,
-    signature: ReadRow | None,
-    holds: int | None,
-) -> VerdictPage:
+def completed(page: VerdictPage) -> VerdictPage:
     """The page with what the runs add: dots, names and warnings."""
-    ids = [] if decision is None else [*decision.verdict.baseline_runs, *decision.verdict.candidate_runs]
-    rows: Sequence[ForestRow] = ()
-    runs: dict[str, RunFacts] = {}
-    session = baseline = ""
-    if decision is not None:
-        with reading(registry) as connection:
-            before = count(decision.champion_before or "")
-            baseline = session_of(connection, model, before) if before else ""
-        with reading(tracking) as connection:
-            both = read_facts(connection, [one for one in (decision.session_id, baseline) if one], tags=(), latest=())
-            session, baseline = (
-                one if one in both and not both[one].deleted else "" for one in (decision.session_id or "", baseline)
-            )
-            runs = {key: one for key, one in read_facts(connection, ids, latest=()).items() if not one.deleted}
-            decision = warned(decision, runs)
-            rows = forest_rows(connection, decision, runs)
-    return VerdictPage(
-        model=model,
-        row=row,
-        facts=facts,
+    decision = page.decision
+    if decision is None:
+        return page
+    before = count(decision.champion_before or "")
+    baseline = session_of(registry_database(), page.model, before) if before else ""
+    ids = [*decision.verdict.baseline_runs, *decision.verdict.candidate_runs]
+    sides = [one for one in (decision.session_id, baseline) if one]
+    found = read_facts(runs_database(), [*ids, *sides])
+    alive = {key: one for key, one in found.items() if not one.deleted}
+    runs = {key: alive[key] for key in ids if key in alive}
+    decision = warned(decision, runs)
+    return replace(
+        page,
         decision=decision,
-        signature=signature,
-        rows=rows,
+        rows=forest_rows(decision, runs),
         runs=runs,
         gone=[run_id for run_id in ids if run_id not in runs],
-        holds=holds,
-        session=session,
-        baseline=baseline,
+        session=decision.session_id if decision.session_id in alive else "",
+        baseline=baseline if baseline in alive else "",
     )
 
 
-def forest_rows(connection: sa.Connection, decision: Decision, runs: Mapping[str, RunFacts]) -> list[ForestRow]:
+def forest_rows(decision: Decision, runs: Mapping[str, RunFacts]) -> list[ForestRow]:
     """The checks with dots for the runs that still exist."""
     policy = policy_of(decision.verdict)
     judged = {check.metric for check in decision.verdict.checks if check.role is not Role.HARD and check.evidence}
@@ -199,7 +185,7 @@ def forest_rows(connection: sa.Connection, decision: Decision, runs: Mapping[str
     names = {rule.metric for rule in rules}
     if "tokens_per_second" in names:
         names |= {"tokens", "step_time"}  # the rate is made of these
-    series = read_series(connection, list(runs), sorted(names)) if names else {}
+    series = read_series(runs_database(), list(runs), sorted(names)) if names else {}
     made = {run_id: Run(run_id=run_id, seed=whole(runs[run_id].seed), series=found) for run_id, found in series.items()}
     verdict = decision.verdict
     left, right = ([made[one] for one in ids if one in made] for ids in (verdict.baseline_runs, verdict.candidate_runs))
@@ -220,3 +206,22 @@ def warned(decision: Decision, runs: Mapping[str, RunFacts]) -> Decision:
     return replace(
         decision, warnings=tuple(RunWarning(run=run.short, warning=one) for run in found for one in run.warnings)
     )
+
+
+# ---- route -----------------------------------------------------------------------------------------------------------
+
+
+def verdict() -> str:
+    """A ledger row (?row=), or the verdict on a session (?session=), which has no row if it left no version."""
+    row = whole_number("row")
+    page = read_ledger_page(row) if row is not None else read_session_page(argument("session", 64))
+    found = page.decision
+    told = {} if found is None else {
+        "card": card_of(found, then=page.row is not None),
+        "note": wording.evidence_note(found),
+        "hard": wording.hard_gates(found),
+        "obstacles": wording.obstacles(found),
+        "not_judged": wording.by_reason(wording.not_judged(found)),
+        "warned": causes.of_warnings(found.warnings),
+    }  # fmt: skip
+    return rendered("canary/verdict.html", page=page, decision=found, words=wording.WORDS, **told)

@@ -24,7 +24,7 @@ from canary_mlflow.registry.guard.server_files import out_of_reach
 from canary_mlflow.registry.pruning.pruned import about, given_up, released
 from canary_mlflow.registry.workspaces import DEFAULT
 from canary_mlflow.tags import FACTS_ACCEPTED, OURS, VERDICT
-from canary_mlflow.tracking.reading.rows import read_runs_from
+from canary_mlflow.tracking.reading.database import read_runs_from
 
 if TYPE_CHECKING:
     from canary_mlflow.registry.guard.reader import Model, Reader, Version

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from recorded import RAISED
 
 from canary_mlflow.cli import canary as command
-from canary_mlflow.pages.views import ROUTES as PAGES
+from canary_mlflow.pages.blueprint import ROUTES as PAGES
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.acts.by_hand import bless, override
 from canary_mlflow.registry.judging.gatekeeper import gate

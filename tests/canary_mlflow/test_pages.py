@@ -19,8 +19,8 @@ from paged import a_run, last_row, site, text_of
 
 from canary_mlflow.analysis.downsampling import keep_envelope, keep_peaks
 from canary_mlflow.errors import StoreError
+from canary_mlflow.pages.blueprint import ROUTES
 from canary_mlflow.pages.requests import Readers
-from canary_mlflow.pages.views import ROUTES
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.acts.by_hand import override
 from canary_mlflow.registry.judging.gatekeeper import gate

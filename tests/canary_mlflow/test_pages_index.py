@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from paged import a_run, site, text_of
 
-from canary_mlflow.pages import facts, index
+from canary_mlflow.pages import index
 from canary_mlflow.pages.index import written
 from canary_mlflow.pages.requests import Readers
 
@@ -119,19 +119,6 @@ def test_a_search_that_has_not_seen_all_says_so(
     page = text_of(web.get("/canary/sessions?tier=nosuch"))
     assert "Nothing like that so far." in page
     assert "What was looked through is not all there is." in page
-
-
-def test_the_runs_of_a_session_are_found_in_a_store_of_any_size(
-    recorded: Any, four: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from canary_mlflow.tracking.stores.read_only import reading
-
-    ids = list(four.values())
-    with reading(recorded.uri) as connection:
-        near = facts.children_of(connection, ids)
-        monkeypatch.setattr(facts, "NEAR", 1)
-        assert dict(facts.children_of(connection, ids)) == dict(near)
-    assert [len(near[one]) for one in ids] == [1, 1, 1, 1]
 
 
 def test_the_chosen_are_compared_oldest_first(web: Any, four: dict[str, str]) -> None:

@@ -13,10 +13,11 @@ import sqlalchemy as sa
 from cluster import binaries, cluster
 from paged import a_run, site, text_of
 
-from canary_mlflow.pages import kept_points as module
-from canary_mlflow.pages import rough
-from canary_mlflow.pages.kept_points import kept_points, root
-from canary_mlflow.tracking.reading.points import Points, points_over
+from canary_mlflow.pages import point_cache as module
+from canary_mlflow.pages import series
+from canary_mlflow.pages.point_cache import cached_points, root
+from canary_mlflow.tracking.reading.database import points_over
+from canary_mlflow.tracking.reading.records import Points, in_order
 from canary_mlflow.tracking.stores.read_only import engine
 
 WORTH, ROWS = 400, 1000
@@ -32,7 +33,7 @@ run_uuid VARCHAR(32) NOT NULL, step BIGINT NOT NULL, is_nan BOOLEAN NOT NULL)"""
 def database(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sa.Engine]:
     """Three series: one with NaN and infinity, one with two values at a step, one that ends early."""
     monkeypatch.setenv("CANARY_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(module, "WORTH", WORTH)
+    monkeypatch.setattr(module, "LONG", WORTH)
     if request.param == "sqlite":
         yield filled(sa.create_engine(f"sqlite:///{tmp_path}/some.db"))
         return
@@ -66,23 +67,23 @@ def add(connection: sa.Connection, key: str, values: list[float], first: int, la
     )
 
 
-def look(there: sa.Engine, *stretch: int) -> tuple[dict[Any, Points], int]:
+def look(there: sa.Engine, *stretch: int) -> tuple[dict[str, Points], int]:
     """What a page is given, equal to what the database says, and how many rows were read for it."""
     read = 0
 
     def count(*call: Any, **names: Any) -> Any:
         nonlocal read
         found = points_over(*call, **names)
-        read += sum(map(len, found.values()))
+        read += sum(len(rows) for keys in found.values() for rows in keys.values())
         return found
 
     with there.connect() as connection, pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "points_over", count)
-        found = kept_points(connection, {RUN: [*KEYS, "none"]}, *stretch)
-        plain = points_over(connection, {RUN: [*KEYS, "none"]}, *stretch)
+        found = cached_points(connection, {RUN: [*KEYS, "none"]}, *stretch)[RUN]
+        plain = points_over(connection, {RUN: [*KEYS, "none"]}, *stretch)[RUN]
     assert found.keys() == plain.keys()
     for one, rows in plain.items():
-        assert np.array_equal(module.in_order(found[one]), module.in_order(rows), equal_nan=True), one
+        assert np.array_equal(in_order(found[one]), in_order(rows), equal_nan=True), one
     return found, read
 
 
@@ -93,7 +94,7 @@ def files() -> list[Path]:
 def test_a_second_look_reads_what_is_new_alone(database: sa.Engine) -> None:
     first, read = look(database)
     assert read == sum(map(len, first.values()))
-    assert np.isnan(first[RUN, KEYS[0]][:, 2]).sum() == 1
+    assert np.isnan(first[KEYS[0]][:, 2]).sum() == 1
     assert len(files()) == 3
     assert look(database)[1] < 500
     with database.begin() as connection:
@@ -111,7 +112,7 @@ def test_a_second_look_reads_what_is_new_alone(database: sa.Engine) -> None:
 def test_a_stretch_is_given_in_all_detail(database: sa.Engine) -> None:
     look(database)
     found, read = look(database, 100, WORTH + 300)
-    assert len(found[RUN, KEYS[0]]) == WORTH + 200
+    assert len(found[KEYS[0]]) == WORTH + 200
     assert read < 500
     look(database, 399, 401)
     look(database, ROWS + 5, ROWS + 9)
@@ -167,7 +168,7 @@ def test_the_files_have_a_bound(database: sa.Engine, monkeypatch: pytest.MonkeyP
 
 def test_a_page_draws_the_same_from_both(shared: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CANARY_CACHE", str(tmp_path))
-    monkeypatch.setattr(module, "WORTH", WORTH)
+    monkeypatch.setattr(module, "LONG", WORTH)
     run = a_run(shared, {"stability/loss": [1.0]})
     with sa.create_engine(engine(shared.uri).url).begin() as connection:
         rows = [{"k": "stability/loss", "v": s % 97, "t": s, "r": run, "s": s, "n": s == 50} for s in range(2, ROWS)]
@@ -183,25 +184,25 @@ def test_a_first_look_walks_over_a_series_however_often_it_was_logged(database: 
     with database.begin() as connection:
         for step in range(3, ROWS, 7):
             add(connection, "seldom", [0.5], step)
-        assert rough.steps_apart(connection, RUN, KEYS[0], 10) == list(range(1, ROWS, 10))
-        assert rough.steps_apart(connection, RUN, "seldom", 10) == list(range(3, ROWS, 14))
-        assert rough.steps_apart(connection, RUN, "none", 10) == []
+        assert series.steps_apart(connection, RUN, KEYS[0], 10) == list(range(1, ROWS, 10))
+        assert series.steps_apart(connection, RUN, "seldom", 10) == list(range(3, ROWS, 14))
+        assert series.steps_apart(connection, RUN, "none", 10) == []
 
 
 def test_a_first_look_has_some_points_of_what_is_long_and_all_of_the_rest(
     shared: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rough, "LONG", 100)
-    monkeypatch.setattr(rough, "ROWS", 20)
+    monkeypatch.setattr(series, "LONG", 100)
+    monkeypatch.setattr(series, "BAND", 20)
     long, short = [float(step) for step in range(200)], [1.0] * 90
     run = a_run(shared, {"stability/loss": long, "stability/kl": short})
     web = site(shared.uri, monkeypatch)
     of_run = web.get(f"/canary/run.json?id={run}&rough=1").json
     of_session = web.get(f"/canary/session.json?id={run}&rough=1").json
-    for found, series in ((of_run, of_run["series"]), (of_session, of_session["runs"][0]["series"])):
+    for found, lines in ((of_run, of_run["series"]), (of_session, of_session["runs"][0]["series"])):
         assert (found["rough"], found["whole"]) == (True, True)
-        assert series["loss"]["steps"] == list(range(1, 200, 10))
-        assert series["loss"]["values"] == long[::10]
-        assert len(series["kl"]["steps"]) == 90
-    monkeypatch.setattr(rough, "LONG", 200)
+        assert lines["loss"]["steps"] == list(range(1, 200, 10))
+        assert lines["loss"]["values"] == long[::10]
+        assert len(lines["kl"]["steps"]) == 90
+    monkeypatch.setattr(series, "LONG", 200)
     assert web.get(f"/canary/run.json?id={run}&rough=1").json == web.get(f"/canary/run.json?id={run}").json

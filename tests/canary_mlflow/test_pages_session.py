@@ -18,10 +18,9 @@ from paged import a_run, last_row, site, text_of
 
 from canary_mlflow.analysis.downsampling import keep_means
 from canary_mlflow.analysis.subject import find_subject
-from canary_mlflow.pages import judging
-from canary_mlflow.pages.departures import departure, usual_of
-from canary_mlflow.pages.limits import shipped_rules
-from canary_mlflow.pages.strips import strips_of
+from canary_mlflow.pages import comparison
+from canary_mlflow.pages.curves import strips_of
+from canary_mlflow.pages.reference import band_of, departure, shipped_rules
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.acts.accepting import accept_facts
 from canary_mlflow.registry.acts.by_hand import bless
@@ -243,7 +242,7 @@ def test_what_cannot_be_judged_says_why(web: Any, recorded: Any, monkeypatch: py
     for one in recorded.children(plain):
         recorded.client.set_tag(one, "canary.workload.tier", "")
     assert "COMPARISON" in said(here, plain)  # the other side has a tier
-    monkeypatch.setattr(judging, "MOST", 10)
+    monkeypatch.setattr(comparison, "MOST", 10)
     assert f"Not judged here, where it would take too long: canary compare {here} {there}" in said(here, there)
     monkeypatch.undo()
 
@@ -377,7 +376,7 @@ def line(values: Any, first: int = 1) -> Series:
 def test_a_series_leaves_where_it_stays_outside_whether_one_run_or_three_are_the_band(runs: int) -> None:
     rng = np.random.default_rng(0)
     noise = [rng.normal(0, 0.1, 300) for _ in range(runs + 2)]
-    usual = usual_of([line(1 + one) for one in noise[:runs]])
+    usual = band_of([line(1 + one) for one in noise[:runs]])
     assert usual is not None
     assert departure(usual, line(1 + noise[-1])).step is None
     moved = 1 + noise[-2] + np.where(np.arange(300) >= 200, 2.0, 0.0)
@@ -400,13 +399,13 @@ def test_a_series_leaves_where_it_stays_outside_whether_one_run_or_three_are_the
 
 @pytest.mark.parametrize(("share", "leaves"), [(0.15, False), (0.3, True)])
 def test_a_series_within_what_the_gate_tolerates_has_not_left(share: float, leaves: bool) -> None:
-    usual = usual_of([line(np.full(100, 700.0))], shipped_rules("smoke")["peak_memory"])  # which tolerates a fifth
+    usual = band_of([line(np.full(100, 700.0))], shipped_rules("smoke")["peak_memory"])  # which tolerates a fifth
     assert usual is not None
     assert (departure(usual, line(np.full(100, 700 * (1 + share)))).step is not None) == leaves
 
 
 def test_a_share_that_was_always_0_has_a_width_too() -> None:
-    usual = usual_of([line(np.zeros(100))])
+    usual = band_of([line(np.zeros(100))])
     assert usual is not None
     assert departure(usual, line(np.full(100, 0.2))).farthest == pytest.approx(4)
     assert departure(usual, line(np.full(100, 0.02))).step is None

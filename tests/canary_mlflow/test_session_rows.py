@@ -31,8 +31,8 @@ from canary_mlflow.registry.sessions.new_version import register_version
 from canary_mlflow.registry.sessions.orders import order
 from canary_mlflow.registry.sessions.rows import Word, append, begin, record_runs
 from canary_mlflow.tags import MODEL_SOURCE, PARENT_RUN, SEEDS, SESSION_ID
+from canary_mlflow.tracking.reading.database import read_runs_from
 from canary_mlflow.tracking.reading.histories import read_runs
-from canary_mlflow.tracking.reading.rows import read_runs_from
 
 pytestmark = pytest.mark.usefixtures("unpublished")
 

@@ -15,7 +15,8 @@ from servers import Server
 
 from canary_mlflow.errors import NoSuchModel, NoSuchRun, NoSuchVersion
 from canary_mlflow.tracking.delivery.recorder import Recorder
-from canary_mlflow.tracking.reading import points
+from canary_mlflow.tracking.reading import histories
+from canary_mlflow.tracking.reading.database import points_over
 from canary_mlflow.tracking.reading.histories import read_runs, read_version, session_runs
 from canary_mlflow.tracking.stores.store import prepare_store
 
@@ -70,7 +71,7 @@ def test_reading_a_run_does_not_take_longer_the_more_runs_a_store_has(shared: An
     engine = sa.create_engine(shared.uri)
     sa.event.listen(engine, "before_cursor_execute", lambda *said: asked.append((said[2], said[3])))
     with engine.connect() as connection:
-        points.points_over(connection, {run_id: ["stability/loss"]})
+        points_over(connection, {run_id: ["stability/loss"]})
         ((statement, values),) = asked
         plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values).all()
     engine.dispose()
@@ -79,8 +80,8 @@ def test_reading_a_run_does_not_take_longer_the_more_runs_a_store_has(shared: An
 
 def test_mlflows_own_calls_give_the_same(shared: Any, run_id: str) -> None:
     keys = {run_id: ["stability/loss"]}
-    (fast,) = points._from_database(shared.uri, keys).values()
-    slow = np.array([point[2:] for point in points._one_by_one(shared.client, keys)])
+    fast = histories.read_points(shared.client, keys)[run_id]["stability/loss"]
+    slow = np.array([point[2:] for point in histories._one_by_one(shared.client, keys)])
     assert sorted(map(repr, fast.tolist())) == sorted(map(repr, slow.tolist()))
 
 
@@ -124,7 +125,7 @@ def test_a_server_takes_and_gives_the_same_and_its_death_is_counted(
     client = prepare_store(server.uri)
     (found,) = read_runs(client, [run_id])
     check(found)
-    assert list(points._from_server(client, {run_id: ["stability/loss"]}))
+    assert list(histories._from_server(client, {run_id: ["stability/loss"]}))
 
     mine = client.create_run(shared.experiment).info.run_id
     recorder = Recorder(client, mine, tmp_path)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from verdicts import check
 
-from canary_mlflow.pages.side_by_side import side_by_side
+from canary_mlflow.pages.comparison import side_by_side
 from gates import CheckOutcome, Outcome, ReasonCode, Run, Version, judge
 from gates.facts.check import said
 from gates.facts.differences import differences

@@ -34,8 +34,8 @@ from canary_mlflow.notify.mlflow_webhooks import announce
 from canary_mlflow.registry.guard import refusals, stored
 from canary_mlflow.registry.guard.binding import Binding, artifact_digest, run_digests
 from canary_mlflow.registry.guard.promotion import Order, Standing, carry_out, standing
+from canary_mlflow.tracking.reading.database import read_runs_from
 from canary_mlflow.tracking.reading.numbers import count
-from canary_mlflow.tracking.reading.rows import read_runs_from
 
 UNSEEN = ("Mn", "Me", "Cf", "Cc")  # Unicode's categories of accents, of format characters such as ZERO WIDTH SPACE …
 log = logging.getLogger(__name__)

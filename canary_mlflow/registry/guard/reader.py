@@ -21,14 +21,7 @@ from canary_mlflow.registry.guard.guard import plain_alias
 from canary_mlflow.tracking.stores.places import sqlite_file, without_password
 from canary_mlflow.tracking.stores.read_only import has_ledger, read_only_uri, reading
 from canary_mlflow.tracking.stores.store import refuse_missing, resolve
-
-ALIASES = sa.table("registered_model_aliases", *map(sa.column, ("workspace", "name", "alias", "version")))
-TAGS = sa.table("model_version_tags", *map(sa.column, ("workspace", "name", "version", "key", "value")))
-VERSIONS = sa.table(
-    "model_versions",
-    *map(sa.column, ("workspace", "name", "version", "creation_time", "source", "storage_location", "current_stage")),
-)
-DELETED = "Deleted_Internal"  # the stage that MLflow gives a deleted version
+from canary_mlflow.tracking.stores.tables import ALIASES, DELETED, VERSION_TAGS, VERSIONS
 
 Model = tuple[str, str]  # workspace and name
 Version = tuple[str, str, int]  # workspace, name and number
@@ -84,7 +77,7 @@ class Reader:
         """Version → its tags that repeat what the ledger says."""
         found: dict[Version, dict[str, str]] = {}
         with self.open() as connection:
-            query = sa.select(TAGS).where(TAGS.c.key.startswith(tags.OURS, autoescape=True))
+            query = sa.select(VERSION_TAGS).where(VERSION_TAGS.c.key.startswith(tags.OURS, autoescape=True))
             for workspace, name, version, key, value in connection.execute(query):
                 found.setdefault((workspace, name, version), {})[key] = value
         return found

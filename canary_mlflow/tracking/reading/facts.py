@@ -42,6 +42,7 @@ class RunFacts:
     artifacts: str
     tags: Mapping[str, str] = field(default_factory=dict)
     latest: Mapping[str, Latest] = field(default_factory=dict)
+    params: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def running(self) -> bool:

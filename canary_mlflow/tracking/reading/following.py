@@ -10,8 +10,8 @@ from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchRun
 from canary_mlflow.tracking.describing.schema import mlflow_key
 from canary_mlflow.tracking.reading.facts import Latest, RunFacts
-from canary_mlflow.tracking.reading.histories import series_of
-from canary_mlflow.tracking.reading.points import read_points
+from canary_mlflow.tracking.reading.histories import read_points
+from canary_mlflow.tracking.reading.records import series_of
 from canary_mlflow.tracking.stores.places import without_password
 from canary_mlflow.tracking.stores.session import active_run, child_runs
 from gates.model.records import Series
@@ -77,8 +77,8 @@ def sight(
     """A run with its series."""
     run_id = run.info.run_id
     keys = {name: mlflow_key(name) for name in names if mlflow_key(name) in run.data.metrics}
-    points = read_points(client, {run_id: list(keys.values())}) if keys else {}
-    some = {name: points[run_id, key] for name, key in keys.items() if len(points[run_id, key])}
+    points = read_points(client, {run_id: list(keys.values())})[run_id]
+    some = {name: points[key] for name, key in keys.items() if len(points[key])}
     latest = {
         keys[name]: Latest(step=int(last[0]), value=float(last[2]), timestamp=int(last[1]))
         for name, rows in some.items()

@@ -3,23 +3,20 @@ server."""
 
 from __future__ import annotations
 
-import math
-import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import numpy as np
 
 from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchModel, NoSuchVersion, StoreError, one_line
-from canary_mlflow.tracking.describing.exceptions import raised_from
-from canary_mlflow.tracking.describing.fact_tags import facts_in
-from canary_mlflow.tracking.describing.schema import CONFIG_PREFIX, mlflow_key, name_of_key
-from canary_mlflow.tracking.reading.numbers import count, whole
-from canary_mlflow.tracking.reading.points import Points, read_points
+from canary_mlflow.tracking.describing.schema import mlflow_key
+from canary_mlflow.tracking.reading.records import Points, run_from
+from canary_mlflow.tracking.stores.places import without_password
 from canary_mlflow.tracking.stores.session import child_runs, children_of, get_run
-from gates.facts.purpose import CANARY
-from gates.model.records import Run, Series, Version
+from gates.model.records import Run, Version
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -27,6 +24,7 @@ if TYPE_CHECKING:
 
 ROLES = ("run", "baseline")
 STEPS_KEY = mlflow_key("step_time")
+RUNS_AT_ONCE = 100  # the server's limit for one bulk request
 
 
 def read_runs(client: MlflowClient, run_ids: Sequence[str], metrics: Iterable[str] | None = None) -> tuple[Run, ...]:
@@ -120,74 +118,97 @@ def _missing(client: MlflowClient, model: str, version: str) -> NoSuchModel | No
 
 
 def _read(runs: Sequence[MlflowRun], client: MlflowClient, metrics: Iterable[str] | None) -> tuple[Run, ...]:
-    if not runs:
-        return ()
     wanted = None if metrics is None else {mlflow_key(name) for name in metrics}
-    keys = {run.info.run_id: _keys(run, wanted) for run in runs}
+    keys = {run.info.run_id: [key for key in run.data.metrics if wanted is None or key in wanted] for run in runs}
     points = read_points(client, keys)
-    return tuple(
-        run_from(run.info.run_id, run.data.tags, keys[run.info.run_id], points, run.data.params) for run in runs
-    )
+    return tuple(run_from(run.info.run_id, run.data.tags, run.data.params, points[run.info.run_id]) for run in runs)
 
 
-def _keys(run: MlflowRun, wanted: set[str] | None) -> list[str]:
-    return sorted(key for key in run.data.metrics if wanted is None or key in wanted)
+def read_points(client: MlflowClient, keys: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Points]]:
+    """Every point of the requested series, by run and MLflow key, in whatever order the store gives them."""
+    from mlflow.store.db.db_types import DATABASE_ENGINES
+
+    scheme = urlsplit(client.tracking_uri).scheme
+    if not any(keys.values()):
+        return {run_id: {} for run_id in keys}
+    if scheme.partition("+")[0] in DATABASE_ENGINES:
+        return _from_database(client.tracking_uri, keys)
+    found: dict[tuple[str, str], list[tuple[int, int, float]]] = defaultdict(list)
+    source = _from_server(client, keys) if scheme in ("http", "https") else _one_by_one(client, keys)
+    for run_id, key, step, timestamp, value in source:
+        found[run_id, key].append((step, timestamp, value))
+    return {
+        run_id: {key: np.array(found[run_id, key], dtype=np.float64).reshape(-1, 3) for key in names}
+        for run_id, names in keys.items()
+    }
 
 
-def run_from(
-    run_id: str,
-    said: Mapping[str, str],
-    keys: Sequence[str],
-    points: Mapping[tuple[str, str], Points],
-    params: Mapping[str, str],
-) -> Run:
-    """A run from its tags, its params and the points of its series."""
-    series = {name_of_key(key): series_of(name_of_key(key), points[run_id, key]) for key in keys}
-    return Run(
-        run_id=run_id,
-        seed=whole(said.get(tags.SEED, "")),
-        series=series,
-        completed=said.get(tags.COMPLETED) == "true",
-        failure=said.get(tags.FAILURE, ""),
-        failure_reason=said.get(tags.FAILURE_REASON, ""),
-        raised=raised_from(said),
-        learned={"true": True, "false": False}.get(said.get(tags.LEARNED, "")),
-        learned_reason=said.get(tags.LEARNED_REASON, ""),
-        invariants=said.get(tags.INVARIANTS, ""),
-        critical_held=said.get(tags.WATCH_CRITICAL_HELD),
-        not_promotable=said.get(tags.NOT_PROMOTABLE, ""),
-        nan_steps=count(said.get(tags.NAN_STEPS, "")),
-        inf_steps=count(said.get(tags.INF_STEPS, "")),
-        workload=_section(said, tags.WORKLOAD),
-        hardware=_section(said, tags.HARDWARE),
-        environment=_section(said, tags.ENV),
-        configuration=configuration_of(params, said),
-        facts=facts_in(said),
-        session=said.get(tags.PARENT_RUN, ""),
-        note=said.get(tags.NOTE, ""),
-        last_step=count(said.get(tags.LAST_STEP, "")),
-    )
+def _from_database(uri: str, keys: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Points]]:
+    """The same from the database at `uri`, over a separate connection."""
+    import sqlalchemy as sa
+
+    from canary_mlflow.tracking.reading.database import points_over
+
+    engine = sa.create_engine(uri, poolclass=sa.pool.NullPool)
+    try:
+        with engine.connect() as connection:
+            return points_over(connection, keys)
+    except sa.exc.SQLAlchemyError as error:
+        raise StoreError(f"{without_password(uri)}: {one_line(error)}; expected MLflow's table of metrics") from error
 
 
-def configuration_of(params: Mapping[str, str], said: Mapping[str, str]) -> dict[str, str]:
-    """What a training was told: the params that we store, and those of the user's own script or project. Params that
-    `mlflow run` adds to a canary are left out: they repeat its command line, which ours give in full."""
-    ours = _section(params, CONFIG_PREFIX)
-    if CANARY in ours and tags.ENTRY_POINT in said:
-        return ours
-    return {**{key: value for key, value in params.items() if not key.startswith(CONFIG_PREFIX)}, **ours}
+def _from_server(client: MlflowClient, keys: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str, int, int, float]]:
+    """One request per metric and 100 runs, through the route of MLflow's own UI; if its answer is cut short, one series
+    at a time."""
+    by_key: dict[str, list[str]] = defaultdict(list)
+    for run_id, names in keys.items():
+        for key in names:
+            by_key[key].append(run_id)
+    for key, run_ids in by_key.items():
+        for start in range(0, len(run_ids), RUNS_AT_ONCE):
+            some = run_ids[start : start + RUNS_AT_ONCE]
+            found = _bulk(client.tracking_uri, some, key)
+            if found is None:
+                yield from _one_by_one(client, {run_id: [key] for run_id in some})
+                continue
+            for item in found:
+                value = float(item["value"])  # "NaN" and "Infinity" come as text
+                yield item["run_id"], key, int(item["step"]), int(item["timestamp"]), value
 
 
-def series_of(name: str, points: Points) -> Series:
-    """The points sorted by step; of several values at one step, the one written last (at the same moment the largest,
-    as a database gives rows in any order). SQL stores write ±Inf as ±1.797e308."""
-    rising = (np.diff(points[:, 0]) > 0).all()
-    ordered = points if rising else points[np.lexsort((points[:, 2], points[:, 1], points[:, 0]))]
-    last = np.append(ordered[1:, 0] != ordered[:-1, 0], True)[: len(ordered)]
-    values = ordered[last, 2]
-    values = np.where(np.abs(values) >= sys.float_info.max, np.copysign(math.inf, values), values)
-    return Series(name=name, steps=ordered[last, 0].astype(np.int64), values=values)
+def _bulk(uri: str, run_ids: Sequence[str], key: str) -> list[dict[str, Any]] | None:
+    """The answer of get-history-bulk; None if the server does not have that route, or cuts the answer short."""
+    import requests
+    from mlflow.exceptions import MlflowException
+    from mlflow.store.tracking import MAX_RESULTS_GET_METRIC_HISTORY  # the server's silent limit for one bulk answer
+    from mlflow.utils.credentials import get_default_host_creds
+    from mlflow.utils.rest_utils import http_request
+
+    try:
+        response = http_request(
+            get_default_host_creds(uri),
+            "/ajax-api/2.0/mlflow/metrics/get-history-bulk",
+            "GET",
+            params={"run_id": list(run_ids), "metric_key": key, "max_results": MAX_RESULTS_GET_METRIC_HISTORY},
+            max_retries=2,
+        )
+        if response.status_code != 200:
+            return None
+        found: list[dict[str, Any]] = response.json()["metrics"]
+    except (MlflowException, requests.RequestException, ValueError, KeyError):
+        return None  # the public call below says what is wrong, or works
+    return found if len(found) < MAX_RESULTS_GET_METRIC_HISTORY else None
 
 
-def _section(found: Mapping[str, str], prefix: str) -> dict[str, str]:
-    return {key.removeprefix(prefix): value for key, value in sorted(found.items()) if key.startswith(prefix)}
+def _one_by_one(client: MlflowClient, keys: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str, int, int, float]]:
+    """MLflow's public call: one series at a time, in pages."""
+    from mlflow.exceptions import MlflowException
+
+    for run_id, names in keys.items():
+        for key in names:
+            try:
+                history = client.get_metric_history(run_id, key)
+            except MlflowException as error:
+                raise StoreError(f"run {run_id}: cannot read {key!r}: {one_line(error)}") from error
+            for point in history:
+                yield run_id, key, point.step, point.timestamp, point.value

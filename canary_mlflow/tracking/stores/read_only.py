@@ -26,11 +26,16 @@ def reading(uri: str) -> Iterator[sa.Connection]:
         with engine(uri).connect() as connection:
             yield connection
     except sa.exc.SQLAlchemyError as error:
-        why = one_line(getattr(error, "orig", None) or error)
-        raise StoreError(
-            f"the database cannot be read ({why}); expected the tables of this MLflow; if it is from an older version: "
-            "mlflow db upgrade"
-        ) from error
+        raise refused(error) from error
+
+
+def refused(error: sa.exc.SQLAlchemyError) -> StoreError:
+    """Why the database cannot be read, in one line."""
+    why = one_line(getattr(error, "orig", None) or error)
+    return StoreError(
+        f"the database cannot be read ({why}); expected the tables of this MLflow; if it is from an older version: "
+        "mlflow db upgrade"
+    )
 
 
 @lru_cache(maxsize=4)

@@ -21,89 +21,73 @@ from pathlib import Path
 import numpy as np
 import sqlalchemy as sa
 
-from canary_mlflow.tracking.reading.points import Points, points_over
+from canary_mlflow.tracking.reading.database import Found, Keys, points_over
+from canary_mlflow.tracking.reading.records import NONE, Points, in_order
 from canary_mlflow.tracking.stores.places import cache_dir
+from canary_mlflow.tracking.stores.tables import POINTS
 
-METRICS = sa.table("metrics", *map(sa.column, ("run_uuid", "key", "step")))
-WORTH = 5_000  # rows; with fewer, a database is as fast
-MORE = 20  # written again when it has grown by a 20th: in total, each row is written at most 20 times
+LONG = 5_000  # rows; with fewer, a database is as fast
+GROWN = 20  # made again when it is a 20th longer: in total, each row is written at most 20 times
 LATE = 100  # steps at the end that are not stored: a slow rank's values arrive after those of later steps
 COMPARED = 32  # steps of each run whose rows are compared with the database
 MOST = 1 << 30  # bytes of all files, and what stays free on the disk; the file that was used longest ago goes first
 
-Keys = Mapping[str, Sequence[str]]
-Found = dict[tuple[str, str], Points]
 
-
-def kept_points(connection: sa.Connection, keys: Keys, after: int | None = None, until: int | None = None) -> Found:
+def cached_points(connection: sa.Connection, keys: Keys, after: int | None = None, until: int | None = None) -> Found:
     """What `points_over` returns, from the files as far as they have it."""
+    return {run_id: points_of(connection, run_id, names, after, until) for run_id, names in keys.items()}
+
+
+def points_of(
+    connection: sa.Connection, run_id: str, keys: Sequence[str], after: int | None, until: int | None
+) -> dict[str, Points]:
+    """One run's points by key: those of the files, and behind them the later ones from the database."""
     store = connection.engine.url.render_as_string(hide_password=True)
-    files = {(run_id, key): file_of(store, run_id, key) for run_id, names in keys.items() for key in names}
-    parts: Found = {}
-    for one, file in files.items():
-        part = between(load(file), after, until)
-        if len(part) >= WORTH:
-            parts[one] = part
-    parts = confirmed(connection, parts, after)
-    found = rest_of(connection, keys, parts, after, until)
+    files = {key: file_of(store, run_id, key) for key in keys}
+    parts = {key: between(load(file), after, until) for key, file in files.items()}
+    parts = confirmed(connection, run_id, {key: part for key, part in parts.items() if len(part) >= LONG}, after)
+    from_where: dict[int | None, list[str]] = defaultdict(list)
+    for key in keys:
+        from_where[int(parts[key][-1, 0]) if key in parts else after].append(key)
+    found = dict(parts)
+    for start, names in from_where.items():
+        if start is None or until is None or start < until:
+            for key, rows in points_over(connection, {run_id: names}, start, until)[run_id].items():
+                found[key] = np.concatenate([parts[key], rows]) if key in parts else rows
     if after is None and until is None:
-        grown = [one for one, rows in found.items() if worth_keeping(rows, parts.get(one))]
-        for one in grown:
-            keep(files[one], found[one])
+        grown = [key for key in keys if worth_keeping(found[key], len(parts.get(key, NONE)))]
+        for key in grown:
+            keep(files[key], found[key])
         if grown:
             make_room(root())
     return found
 
 
-def rest_of(connection: sa.Connection, keys: Keys, parts: Found, after: int | None, until: int | None) -> Found:
-    """The parts followed by the later rows from the database; all rows of a series without a part."""
-    from_where: dict[tuple[str, int | None], list[str]] = defaultdict(list)
-    for run_id, names in keys.items():
-        for key in names:
-            part = parts.get((run_id, key))
-            from_where[run_id, after if part is None else int(part[-1, 0])].append(key)
-    found: Found = {}
-    for (run_id, start), names in from_where.items():
-        if start is None or until is None or start < until:
-            found |= points_over(connection, {run_id: names}, start, until)
-    for one, part in parts.items():
-        later = found.get(one)
-        found[one] = part if later is None or not len(later) else np.concatenate([part, later])
-    return found
-
-
-def confirmed(connection: sa.Connection, parts: Found, after: int | None) -> Found:
+def confirmed(
+    connection: sa.Connection, run_id: str, parts: Mapping[str, Points], after: int | None
+) -> dict[str, Points]:
     """The parts that still match the database, as far as can be told without reading it all again."""
-    by_run: dict[str, list[str]] = defaultdict(list)
-    for run_id, key in parts:
-        by_run[run_id].append(key)
-    good: Found = {}
-    for run_id, names in by_run.items():
-        steps = np.random.default_rng().choice(parts[run_id, names[0]][:, 0], COMPARED).astype(np.int64)
-        rows = points_over(connection, {run_id: names}, at=sorted(set(steps.tolist())))
-        for key in names:
-            part = parts[run_id, key]
-            here = part[np.isin(part[:, 0], steps)]
-            there = rows[run_id, key]
-            there = there[there[:, 0] <= part[-1, 0]]
-            if np.array_equal(in_order(there), here, equal_nan=True) and len(part) == counted(
-                connection, run_id, key, after, int(part[-1, 0])
-            ):
-                good[run_id, key] = part
+    if not parts:
+        return {}
+    some = next(iter(parts.values()))[:, 0]
+    steps = sorted(set(np.random.default_rng().choice(some, COMPARED).astype(np.int64).tolist()))
+    rows = points_over(connection, {run_id: list(parts)}, at=steps)[run_id]
+    good = {}
+    for key, part in parts.items():
+        last = int(part[-1, 0])
+        here, there = part[np.isin(part[:, 0], steps)], rows[key][rows[key][:, 0] <= last]
+        same = np.array_equal(in_order(there), here, equal_nan=True)
+        if same and len(part) == counted(connection, run_id, key, after, last):
+            good[key] = part
     return good
 
 
 def counted(connection: sa.Connection, run_id: str, key: str, after: int | None, last: int) -> int:
     """How many rows the database has after step `after` (None: from the first) up to step `last`."""
-    mine = [METRICS.c.run_uuid == run_id, METRICS.c.key == key, METRICS.c.step <= last]
+    mine = [POINTS.c.run_uuid == run_id, POINTS.c.key == key, POINTS.c.step <= last]
     if after is not None:
-        mine.append(METRICS.c.step > after)
-    return connection.execute(sa.select(sa.func.count()).select_from(METRICS).where(*mine)).scalar_one()
-
-
-def in_order(points: Points) -> Points:
-    """The rows by step, then by time, then by value."""
-    return points[np.lexsort((points[:, 2], points[:, 1], points[:, 0]))]
+        mine.append(POINTS.c.step > after)
+    return connection.execute(sa.select(sa.func.count()).select_from(POINTS).where(*mine)).scalar_one()
 
 
 def between(points: Points, after: int | None, until: int | None) -> Points:
@@ -113,10 +97,9 @@ def between(points: Points, after: int | None, until: int | None) -> Points:
     return points[start:end]
 
 
-def worth_keeping(points: Points, kept: Points | None) -> bool:
+def worth_keeping(points: Points, known: int) -> bool:
     """Whether enough rows are settled, and enough of those are new."""
-    known = 0 if kept is None else len(kept)
-    return len(points) > WORTH and settled(points) - known > max(known // MORE, WORTH // MORE)
+    return len(points) > LONG and settled(points) - known > max(known, LONG) // GROWN
 
 
 def settled(points: Points) -> int:
@@ -141,9 +124,9 @@ def load(file: Path) -> Points:
         found = np.load(file, allow_pickle=False)
         os.utime(file)
     except (OSError, ValueError, EOFError):
-        return np.empty((0, 3))
+        return NONE
     sound = found.dtype == np.float64 and found.ndim == 2 and len(found) == 3 and (np.diff(found[0]) >= 0).all()
-    return found.T if sound else np.empty((0, 3))
+    return found.T if sound else NONE
 
 
 def keep(file: Path, points: Points) -> None:
