@@ -46,8 +46,8 @@ from gate_judges import policy_for, verdict  # noqa: E402
 from gate_tables import write_tables  # noqa: E402
 
 from canary_mlflow.files.runs import read_side  # noqa: E402
-from gates import Policy, Role, Run, Version, judge, metric_checks, metric_comparison  # noqa: E402
-from gates.evidence import comparability, matching, plausibility, readings  # noqa: E402
+from gates import Policy, Role, Run, Version, comparing, judge, metric_checks  # noqa: E402
+from gates.evidence import comparability, readings  # noqa: E402
 from gates.hard import hard_gates  # noqa: E402
 from gates.model import policy as policies  # noqa: E402
 from gates.model import sides, summaries  # noqa: E402
@@ -124,49 +124,49 @@ SWITCHES: dict[str, list[Place]] = {
     "sides that spread differently (Welch)": [(tests.Comparison, "_of_pass", one_way)],
     "weights": rules(weight=1.0),
     # Which runs are compared with which.
-    "pairs by seed": [(matching, "PAIRS", 10**9)],
-    "that two seeds are no pairs": [(matching, "PAIRS", 2)],
-    "runs of one seed count as one": [(matching, "apart", lambda _, scale, given: scale.harms(given))],
+    "pairs by seed": [(comparing, "PAIRS", 10**9)],
+    "that two seeds are no pairs": [(comparing, "PAIRS", 2)],
+    "runs of one seed count as one": [(comparing, "_apart", lambda _, given: [[one] for one in given])],
     "that identity reaches to other seeds": [
         (
-            metric_comparison,
-            "same_code",
+            comparing,
+            "_same_code",
             lambda _, __, left, right: (
-                matching.identical(left, right) and {r.seed for r in right} <= {r.seed for r in left}
+                comparing._identical(left, right) and {r.seed for r in right} <= {r.seed for r in left}
             ),
         )
     ],
-    "identity": [(metric_comparison, "same_code", returns(False))],
-    "that identity asks for equal losses": [(metric_comparison, "same_training", returns(True))],
+    "identity": [(comparing, "_same_code", returns(False))],
+    "that identity asks for equal losses": [(comparing, "_same_training", returns(True))],
     "runs again under another name": [(sides, "_copies", returns({}))],
     "runs that broke off": [(sides.Side, "broken_off", ())],
     # Series that do not compare.
-    "runs of other parts": [(metric_comparison, "incomparable", returns(""))],
+    "runs of other parts": [(comparing, "incomparable", returns(""))],
     "... evaluations after other numbers of steps": [(comparability, "_other_end", returns(""))],
     "... points at other steps": [(comparability, "_other_part", returns(""))],
     "... only of a series that changes on the way": [(comparability, "_changes", returns(True))],
-    "... up to the end that all share": [(metric_comparison, "up_to_shared_end", returns(None))],
-    "... unless the whole runs end worse": [(metric_comparison, "_ends_alike", returns(True))],
+    "... up to the end that all share": [(comparing, "up_to_shared_end", returns(None))],
+    "... unless the whole runs end worse": [(comparing, "_ends_alike", returns(True))],
     "... or lie at the same rollouts": [(Run, "updates", math.nan)],
-    "... runs too short to give a number": [(metric_comparison, "unread", returns([]))],
+    "... runs too short to give a number": [(comparing, "unread", returns([]))],
     "sparse series": [(readings, "points", lambda policy, series: (policy.warmup_steps, policy.min_steps))],
     "tails and drifts of short runs are advice": summary(decides_from=0),
     # Numbers that are not believed.
-    "too far apart to be believed": [(metric_comparison, "implausible", returns(""))],
-    "... a run far off its side": [(plausibility, "_odd_one", returns(""))],
-    "... too good": [(plausibility, "TOO_GOOD", math.inf)],
-    "... bytes for MiB": [(plausibility, "_bytes", returns(""))],
-    "... percents for shares": [(plausibility, "_percent", returns(""))],
-    "... a loss that vanished": [(plausibility, "_vanished", returns(""))],
-    "... a clock that stands": [(plausibility, "_standing_clock", returns(""))],
-    "limits of other rewards": [(readings, "_reached", returns(math.inf))],
-    "... a loss on another scale": [(plausibility, "_other_scale", returns(""))],
+    "too far apart to be believed": [(comparing, "implausible", returns(""))],
+    "... a run far off its side": [(comparability, "_odd_one", returns(""))],
+    "... too good": [(comparability, "TOO_GOOD", math.inf)],
+    "... bytes for MiB": [(comparability, "MOST_MIB", math.inf)],
+    "... percents for shares": [(comparability, "_percent", returns(""))],
+    "... a loss that vanished": [(comparability, "_vanished", returns(""))],
+    "... a clock that stands": [(comparability, "_standing_clock", returns(""))],
+    "limits of other rewards": [(readings, "_share_of_scores", returns(1.0))],
+    "... a loss on another scale": [(comparability, "_other_scale", returns(""))],
     "gains that nothing explains": [(metric_checks, "_too_good", returns(None))],
     "a share of what training gained": rules(gain=None),
-    "rewards added up alike": [(metric_comparison, "weighed_alike", lambda _, left, right: (left, right, ()))],
-    "metrics that mean another thing": [(metric_comparison, "_means_otherwise", returns(None))],
+    "rewards added up alike": [(comparing, "weighed_alike", lambda _, left, right: (left, right, ()))],
+    "metrics that mean another thing": [(comparing, "_means_otherwise", returns(None))],
     # Clocks.
-    "what may have slowed it down": [(metric_comparison, "excuse", returns(""))],
+    "what may have slowed it down": [(comparing, "excuse", returns(""))],
     "the first steps' set-up": [(summaries, "SET_UP", math.inf)],
     "contended CPUs": resolved(lambda policy: replace(policy, validity=replace(policy.validity, sentinel_rise=None))),
     # Checks without a baseline.

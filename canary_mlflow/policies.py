@@ -65,12 +65,14 @@ def load_policy(source: str | Path | Mapping[str, Any]) -> Policy:
     the file that names it. Raises UsageError, one line, for names, keys, metrics or values that are not
     known. Spreads that `canary calibrate` left in the working folder are added to the policy's own.
     """
-    return _load(source, "gate", parse_policy)
+    body, label = _merged(source, "gate")
+    return _parsed(with_spreads_here(body), parse_policy, label)
 
 
 def load_watch(source: str | Path | Mapping[str, Any] = "default") -> WatchPolicy:
     """Read a watch policy, found and overlaid as `load_policy` does it. Raises UsageError, one line."""
-    return _load(source, "watch", parse_watch)
+    body, label = _merged(source, "watch")
+    return _parsed(body, parse_watch, label)
 
 
 def watch_of_canary(keys: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,36 +101,36 @@ def content_of(source: str | Path) -> dict[str, Any]:
 
 def checked_content(body: Mapping[str, Any], label: str = "policy") -> dict[str, Any]:
     """The same for a mapping that has every key. Opens no file: a `base` is refused. Raises UsageError."""
-    try:
-        return policy_to_dict(parse_policy(body))
-    except PolicyError as error:
-        raise UsageError(f"policy '{label}': {error}") from error
+    return policy_to_dict(_parsed(body, parse_policy, label))
 
 
 def policy_from(content: Mapping[str, Any]) -> Policy:
     """The policy of such a content, with the spreads measured in the working folder. Opens no file that it names."""
-    measured = Path.cwd() / PRIORS_FILE
-    found = overlaid({"priors": read_priors(measured)}, content) if measured.is_file() else content
-    try:
-        return parse_policy(found)
-    except PolicyError as error:
-        again = "if an earlier version set it, set it again with `canary policy set`"
-        raise UsageError(f"policy '{content.get('name')}': {error}; {again}") from error
+    again = "; if an earlier version set it, set it again with `canary policy set`"
+    return _parsed(with_spreads_here(content), parse_policy, str(content.get("name")), again)
 
 
-def _load(source: str | Path | Mapping[str, Any], kind: str, parse: Callable[[Mapping[str, Any]], Parsed]) -> Parsed:
-    if isinstance(source, Mapping):
-        label, found = "policy", _with_bases(source, Path.cwd(), kind)
-    else:
-        label, found = str(source), read_policy(source, kind)
+def with_spreads_here(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The keys of a policy, with the spreads measured in the working folder added to its own."""
     measured = Path.cwd() / PRIORS_FILE
-    if kind == "gate" and measured.is_file():
-        found = overlaid({"priors": read_priors(measured)}, found)
+    return overlaid({"priors": read_priors(measured)}, body) if measured.is_file() else body
+
+
+def _merged(source: str | Path | Mapping[str, Any], kind: str) -> tuple[Mapping[str, Any], str]:
+    """The keys of a policy, with its bases merged in, and what messages call it."""
+    if not isinstance(source, Mapping):
+        return read_policy(source, kind), str(source)
+    body = _with_bases(source, Path.cwd(), kind)
+    return body, str(body.get("name", "policy"))
+
+
+def _parsed(
+    body: Mapping[str, Any], parse: Callable[[Mapping[str, Any]], Parsed], label: str, hint: str = ""
+) -> Parsed:
     try:
-        return parse(found)
+        return parse(body)
     except PolicyError as error:
-        name = found.get("name", label) if label == "policy" else label  # a file's own name, not its base's
-        raise UsageError(f"policy '{name}': {error}") from error
+        raise UsageError(f"policy '{label}': {error}{hint}") from error
 
 
 def read_policy(source: str | Path, kind: str = "gate") -> dict[str, Any]:

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import scipy
 
-from gates.evidence.comparability import incomparable
-from gates.evidence.plausibility import implausible
+from gates.evidence.comparability import implausible, incomparable
 from gates.evidence.readings import Reading, harm_scale, read
 from gates.judge import judge
 from gates.model.policy import KnownPrior, KnownPriors, Policy
@@ -122,7 +121,7 @@ def uncertainty(df: int) -> float:
 def resolvable(margin: float, k: int = 5, m: int = 3) -> float:
     """The largest spread between runs, on the scale of the margin, at which k runs against m can tell half a margin
     from zero with 95 % confidence; above it the tier is too noisy."""
-    return 0.5 * margin / (1.6448536269514722 * math.sqrt(1 / k + 1 / m))
+    return 0.5 * margin / (float(scipy.special.ndtri(0.95)) * math.sqrt(1 / k + 1 / m))
 
 
 def known_priors(name: str, when: dict[str, str], found: Sequence[MetricSpread]) -> KnownPriors:

@@ -31,6 +31,7 @@ def judge(
     look: int | None = None,
     share: float | None = None,
     accepted: Sequence[Difference] = (),
+    anchor: bool = False,
 ) -> Verdict:
     """Judge the candidate's runs against the baseline's; without a baseline, by the hard checks only.
 
@@ -38,12 +39,13 @@ def judge(
     different work or hardware never gives a PASS. Then one test per metric; docs/gate-made.md has the mathematics.
     `look`: the number of this look in the policy's plan, counted from 1; None spends the full error levels at once.
     `share`: the share of the error levels that the look may spend; None takes the plan's. `accepted`: differing facts
-    that somebody answers for.
+    that somebody answers for. `anchor`: the baseline is the anchor.
     """
     right = candidate_side(candidate.runs)
     left = baseline_side(baseline.runs if baseline else (), right)
     known = conditions(left, right)
     typos, plan = tuple(unsaid(policy, known)), policy.resolve(known)
+    plan = plan.anchored() if anchor else plan
     policy = plan if look is None else plan.spending(plan.looks.shares[look - 1] if share is None else share)
     pairs = pair(policy, baseline, left, right)
     in_the_way = obstacles(baseline, left, right, pairs.fresh)

@@ -6,21 +6,22 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gates.facts.exact import DRIFT, FROZEN
 from gates.model.bound import Bound, bound_of_sides
 from gates.model.records import Run
+from gates.model.summaries import Values
 
 WARMUP = 5
 """First steps, which no level includes."""
 TAIL = 0.3
 """The last share of a run, by which its end is judged."""
-SETS_IN = 1.08
-"""Times the cost before, for a slowdown to have begun in mid-run."""
-APART = 1.08
-"""Times the largest rise of a baseline's run, for each run of the candidate."""
+COSTLIER = 1.08
+"""Times a cost: the baseline's, or that before a slowdown set in in mid-run; below, clocks differ by as much."""
 DIGESTS = 16**16
 """Digests of token ids are sums over rows, modulo this (canary_mlflow/tracking/describing/data_facts.py)."""
 
@@ -54,17 +55,17 @@ class Sides:
         )
         return before, now
 
-    def both(self, of: Callable[[Run], float]) -> tuple[float, float]:
-        """The median of the runs' numbers: baseline, candidate; NaN without any."""
-        return middle(map(of, self.baseline)), middle(map(of, self.candidate))
+    def both(self, of: Callable[..., float], *name: str) -> tuple[float, float]:
+        """The median of the runs' numbers, of a series or their own: baseline, candidate; NaN without any."""
+        return middle(of(run, *name) for run in self.baseline), middle(of(run, *name) for run in self.candidate)
 
     def level(self, name: str) -> tuple[float, float]:
         """A series' median step after warm-up."""
-        return self.both(lambda run: steady(run, name))
+        return self.both(steady, name)
 
     def tail(self, name: str) -> tuple[float, float]:
         """The mean of a series' last third."""
-        return self.both(lambda run: end(run, name))
+        return self.both(end, name)
 
     def spread(self, name: str) -> float:
         """The largest distance between the ends of the baseline's runs; 0 for fewer than two runs."""
@@ -77,7 +78,7 @@ class Sides:
         before, now = self.each(name, of or steady)
         return bool(before and now) and (max(now) < min(before) if below else min(now) > max(before))
 
-    def ratios(self, name: str) -> NDArray[np.float64]:
+    def ratios(self, name: str) -> Values:
         """The candidate's values / the baseline's, step by step, as medians over runs; empty if no step compares."""
         (steps, before), (others, now) = _by_step(self.baseline, name), _by_step(self.candidate, name)
         _, here, there = np.intersect1d(steps, others, assume_unique=True, return_indices=True)
@@ -95,8 +96,8 @@ class Sides:
         at = WARMUP + _break(smooth[WARMUP:])
         early, late = float(np.median(smooth[WARMUP:at])), float(np.median(smooth[at:]))
         before, now = self.each(name, lambda run, name: _rise(run, name, at))
-        clear = bool(before and now) and min(now) >= APART * max(before)
-        return (at + 1, late / early) if clear and late >= SETS_IN * early else None
+        clear = bool(before and now) and min(now) >= COSTLIER * max(before)
+        return (at + 1, late / early) if clear and late >= COSTLIER * early else None
 
 
 def ratio(pair: tuple[float, float]) -> float:
@@ -111,33 +112,22 @@ def middle(values: Iterable[float]) -> float:
     return float(np.median(found)) if found else math.nan
 
 
-def steady(run: Run, name: str) -> float:
-    """The median step after warm-up."""
-    values = run.finite(name)
-    values = values[WARMUP:] if len(values) > 2 * WARMUP else values
-    return float(np.median(values)) if len(values) else math.nan
+def _number(window: Callable[[Values], Values], statistic: Callable[[Values], Any]) -> Callable[[Run, str], float]:
+    """One number of a run's series, by its finite values; NaN without any."""
+
+    def of(run: Run, name: str) -> float:
+        values = window(run.finite(name))
+        return float(statistic(values)) if len(values) else math.nan
+
+    return of
 
 
-def mean(run: Run, name: str) -> float:
-    """The mean after warm-up."""
-    values = run.finite(name)[WARMUP:]
-    return float(np.mean(values)) if len(values) else math.nan
-
-
-def start(run: Run, name: str) -> float:
-    """The first value."""
-    return float(next(iter(run.finite(name)), math.nan))
-
-
-def end(run: Run, name: str) -> float:
-    """The mean of the last third."""
-    values = run.finite(name)
-    return float(np.mean(values[-max(1, round(TAIL * len(values))) :])) if len(values) else math.nan
-
-
-def highest(run: Run, name: str) -> float:
-    """The largest value."""
-    return float(np.max(run.finite(name), initial=-math.inf))  # without values: -inf, left out as not finite
+steady = _number(lambda values: values[WARMUP:] if len(values) > 2 * WARMUP else values, np.median)
+mean = _number(lambda values: values[WARMUP:], np.mean)
+start = _number(lambda values: values[:1], np.mean)
+end = _number(lambda values: values[-max(1, round(TAIL * len(values))) :], np.mean)
+highest = _number(lambda values: values, np.max)
+"""The median step and the mean after warm-up, the first value, the mean of the last third, and the largest value."""
 
 
 def updates(run: Run) -> float:
@@ -145,7 +135,7 @@ def updates(run: Run) -> float:
     return run.updates if "learning_rate" in run.series else math.nan
 
 
-def peaks(runs: Sequence[Run]) -> NDArray[np.float64]:
+def peaks(runs: Sequence[Run]) -> Values:
     """The median run's peak memory so far, step by step."""
     rows = [run.series["peak_memory"].finite_only().values for run in runs if "peak_memory" in run.series]
     length = min(len(row) for row in rows)
@@ -166,6 +156,16 @@ def token_digests(run: Run) -> dict[str, int]:
     return {column: int(digest, 16) for column, digest in found.items() if re.fullmatch("[0-9a-f]{16}", digest)}
 
 
+def by_layer(runs: Sequence[Run]) -> dict[str, list[float]]:
+    """Layer → ‖end - start‖ / ‖start‖ of each run that recorded it; 0 where it did not move."""
+    found: dict[str, list[float]] = {}
+    for run in runs:
+        for key, value in run.facts.items():
+            if key.startswith(f"{DRIFT}."):
+                found.setdefault(key.removeprefix(f"{DRIFT}."), []).append(0.0 if value == FROZEN else float(value))
+    return found
+
+
 def _rise(run: Run, name: str, at: int) -> float:
     """How many times as long the fastest quarter of the steps takes from there on."""
     values = run.finite(name)
@@ -175,7 +175,7 @@ def _rise(run: Run, name: str, at: int) -> float:
     return float(late / early) if early > 0 else math.nan
 
 
-def _break(values: NDArray[np.float64]) -> int:
+def _break(values: Values) -> int:
     """Where values, shape (n,), are best told apart as two levels: the squares around both means are least there. At
     least 5 values lie before it, and 10 from it on.
 
@@ -188,7 +188,7 @@ def _break(values: NDArray[np.float64]) -> int:
     return 5 + int(np.argmax(explained[4 : len(values) - 10]))
 
 
-def _by_step(runs: Sequence[Run], name: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def _by_step(runs: Sequence[Run], name: str) -> tuple[NDArray[np.int64], Values]:
     """The steps at which any run has a finite value, and the median of the runs' values there."""
     found = [run.series[name].finite_only() for run in runs if name in run.series]
     if not found:

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from gates.comparing import MetricComparison, compare_metric
 from gates.evidence.clocks import SURROUNDINGS, Pairs
 from gates.evidence.readings import TOO_SHORT, read
 from gates.evidence.rewards import parts_of
-from gates.metric_comparison import MetricComparison, compare_metric, evidence_of
 from gates.model.policy import Policy
 from gates.model.records import Run, Version
-from gates.model.rules import MetricRule, Role, Scale, Worse
+from gates.model.rules import MetricRule, Role, Worse
 from gates.model.sides import Side, baseline_side, candidate_side, conditions
 from gates.model.summaries import SUMMARIES
 from gates.model.verdict import Check, CheckOutcome, Evidence, ReasonCode, Standing, check_of, undecided
@@ -79,10 +79,7 @@ def too_short(policy: Policy, version: Version) -> str:
 
 def _as_judged(policy: Policy, rule: MetricRule, sides: Iterable[Sequence[Run]]) -> MetricRule:
     """The rule as these runs let it judge. A rule that needs many values decides only if each side has a run with that
-    many; shorter runs take no part. And the limit for a whole run is no tighter than that for its steps."""
-    if rule.reduction in ("steady", "whole"):  # all steps together may take as much longer as a step may
-        of_steps = [other.margin for other in policy.rules if other.name == rule.metric]
-        rule = replace(rule, margin=max([rule.margin, *of_steps]))
+    many; shorter runs take no part."""
     summary = SUMMARIES[rule.reduction]
     least = {Role.GATE: summary.decides_from, Role.GUARD: summary.guards_from}.get(rule.role, 0)
     if not least:
@@ -111,8 +108,9 @@ def _conclude(policy: Policy, compared: MetricComparison, level: float, plan: Po
     error levels, which says how many runs would decide with probability `power`."""
     rule, found = compared.rule, compared.found
     enough = enough_to_block(policy, found.design)
-    evidence = evidence_of(policy, compared, smallest_detectable(found, level) if enough else None)
-    line, known = _line(rule, evidence), {"evidence": evidence, "notes": compared.notes}
+    seen = abs(compared.scale.change(smallest_detectable(found, level))) if enough else None
+    evidence = replace(compared.evidence, smallest_detectable=seen)
+    line, known = _line(compared), {"evidence": evidence, "notes": compared.notes}
     if found.p_noninferior <= policy.alpha_pass:
         if compared.silent and rule.blocks:
             reason = f"{line}; but {counted(compared.silent, 'candidate run')} finished without enough of it to judge"
@@ -140,9 +138,8 @@ def _too_good(policy: Policy, compared: MetricComparison, level: float) -> Check
     one_way = rule.info.repeatable and rule.worse is not Worse.BOTH
     if not (one_way and mirrored.p_harm <= level and enough_to_block(policy, found.design)):
         return None
-    evidence = evidence_of(policy, compared, None)
-    reason = f"{_line(rule, evidence)}: too good for no change, and nothing that is recorded was changed"
-    known = {"evidence": evidence, "notes": compared.notes}
+    reason = f"{_line(compared)}: too good for no change, and nothing that is recorded was changed"
+    known = {"evidence": compared.evidence, "notes": compared.notes}
     return undecided(rule, reason, ReasonCode.SUSPECT_DATA, leaves_open=True, **known)
 
 
@@ -199,19 +196,17 @@ def _past_deciding(rule: MetricRule, found: Comparison) -> str:
     return f"runs differ too much for this limit, no number up to {MAX_RUNS} would decide"
 
 
-LESS = 0.999  # of a margin, which a logarithm rounds
-
-
-def _line(rule: MetricRule, evidence: Evidence) -> str:
+def _line(compared: MetricComparison) -> str:
     """'step time 21.4 ms -> 26.9 ms (+25.7 %, limit +15 %)'."""
+    rule, scale, evidence = compared.rule, compared.scale, compared.evidence
     unit, relative = evidence.unit, evidence.relative
     assert evidence.baseline is not None
     assert evidence.candidate is not None
     assert evidence.change is not None
     assert evidence.margin is not None
     within = limit(evidence.margin, relative, unit, both=rule.worse is Worse.BOTH)
-    by_gain = (rule.gain or rule.info.reward) and not rule.own and relative is (rule.scale is Scale.LOG)
-    if by_gain and abs(evidence.margin) < LESS * rule.margin:
+    by_gain = (rule.gain or rule.info.reward) and not rule.own
+    if by_gain and scale.scale is rule.scale and scale.margin < rule.harm_margin:
         within += " by what training gained"
     sides = f"{quantity(evidence.baseline, unit)} -> {quantity(evidence.candidate, unit)}"
     return f"{rule.label} {sides} ({change(evidence.change, relative, unit)}, limit {within})"

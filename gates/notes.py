@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from operator import attrgetter
 from statistics import median
 
-from gates.evidence.clocks import Pairs
+from gates.evidence.clocks import LONGER, Pairs
 from gates.facts.check import with_fresh
 from gates.facts.exact import not_compared
 from gates.model.metrics import metrics_with
@@ -19,8 +19,6 @@ from gates.model.wording import called, counted, listed, together
 
 USUAL_FACTS = frozenset({"algo", "backend", "bound", "device", "model", "paradigm", "tier"})
 """Facts that overlays may ask for even if the runs of a comparison do not record them."""
-PAUSED = 0.1
-"""By how much a larger share of its time the candidate spends between the steps, from which on a reader is told."""
 UNCOUNTED = "of that, outside_time counts what the CPU computed"
 """How the notes end on costs that no check knows of."""
 CLOCK = "clock not usable"
@@ -107,7 +105,7 @@ def _clocks(baseline: Sequence[Run], candidate: Sequence[Run], pairs: Pairs) -> 
 def _pauses(baseline: Sequence[Run], candidate: Sequence[Run]) -> Iterator[str]:
     """That no clock counts what the candidate does between its steps, if that has become more."""
     shares = [median(found) for side in (baseline, candidate) if (found := [*_paused(side)])]
-    if len(shares) == 2 and shares[1] > shares[0] + PAUSED:
+    if len(shares) == 2 and shares[1] > shares[0] + LONGER:
         before, now = (f"{100 * share:.0f} %" for share in shares)
         yield (
             f"{now} of the candidate's time went by between its steps (evaluating, saving, or left out by the script), "

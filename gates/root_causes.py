@@ -5,20 +5,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import partial
 from statistics import median
 
 import numpy as np
 
 from gates import measured
-from gates.facts.layer_drift import FROZEN, GROUP, by_layer
-from gates.measured import Sides, end, ratio, start
+from gates.facts.exact import DRIFT, FROZEN
+from gates.measured import COSTLIER, Sides, by_layer, end, ratio, start
 from gates.model.policy import Policy
 from gates.model.records import Run
 from gates.model.verdict import Check, Outcome, RootCause
 from gates.model.wording import listed
 
-COSTLIER = 1.08  # times the baseline's cost: below, clocks differ by as much
 DEARER = 1.04  # times the cost of all steps: a slowdown of the last ones alone moves no median
 HEAVIER = 1.05  # times its peak
 LEAST_MIB = 8.0  # by which its peak is higher, too: of a small one, 5 % are next to nothing
@@ -54,7 +52,7 @@ def slower(sides: Sides) -> Iterator[RootCause]:
     if sides.has("iteration_time"):
         whole, cost, parts = ("iteration_time", "iteration_cost", PARTS_OF_ITERATION)
     judged = cost if sides.has(cost) else whole
-    if ratio(sides.both(partial(measured.mean, name=judged))) >= DEARER and (late := sides.sets_in(own_clock(sides))):
+    if ratio(sides.both(measured.mean, judged)) >= DEARER and (late := sides.sets_in(own_clock(sides))):
         step, times = late
         said = f"each step takes {_percent(times - 1)} longer from step {step} on"
         yield RootCause(rule="time.sets-in", said=said, rank=0.96)
@@ -133,10 +131,10 @@ def rates(sides: Sides) -> Iterator[RootCause]:
     if more_passes:
         said = f"{passes[1]:g} optimizer steps for each rollout, not {passes[0]:g}"
         yield RootCause(rule="rate.passes", said=said, rank=0.96)
-    coefficients = sides.both(partial(start, name="kl_coef"))  # what a controller makes of it later follows
+    coefficients = sides.both(start, "kl_coef")  # what a controller makes of it later follows
     if said := changed(coefficients, "starts at"):
         yield RootCause(rule="rate.kl", said=f"the KL coefficient {said}", rank=0.8)
-    peak, level = sides.both(partial(measured.highest, name="learning_rate")), sides.level("learning_rate")
+    peak, level = sides.both(measured.highest, "learning_rate"), sides.level("learning_rate")
     times = float(np.median(found)) if len(found := sides.ratios("learning_rate")) else ratio(level)
     said = changed(level, "is, at the median step,", times)
     given = changed(peak, "peaks at")  # what its schedule was given
@@ -212,7 +210,7 @@ def layers(sides: Sides) -> Iterator[RootCause]:
     if not times:
         return
     if still:
-        frozen = all(run.facts.get(f"{GROUP}.{still[0]}") == FROZEN for run in sides.candidate)
+        frozen = all(run.facts.get(f"{DRIFT}.{still[0]}") == FROZEN for run in sides.candidate)
         what = f"only {listed([*times])} moved" if len(times) < len(still) else f"{listed(still)} did not move"
         yield RootCause(rule="layers.still", said=f"{what} ({'frozen' if frozen else 'not frozen'})", rank=0.94)
     usual = median(times.values())

@@ -10,7 +10,7 @@ from canary_mlflow.reports.decision import Decision
 from gates.facts.check import said
 from gates.facts.differences import CODE, CONFIGURATION, PACKAGES
 from gates.facts.exact import FACTS, bare
-from gates.facts.purpose import may_explain
+from gates.facts.regressions import may_explain
 from gates.model.verdict import Difference
 from gates.model.wording import listed
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from gates.facts.layer_drift import by_layer
+from gates.measured import by_layer
 from gates.model.records import Run
 
 STANDS_OUT = 2.0  # times what the layers moved in the median

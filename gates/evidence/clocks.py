@@ -7,6 +7,7 @@ with the quieter side, is not judged by the clock.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,11 +21,11 @@ from gates.model.rules import MetricRule
 from gates.model.sides import Side, baseline_side
 from gates.model.summaries import SUMMARIES
 from gates.model.wording import called, quantity
+from gates.stats.planning import LEAST_TO_BLOCK
 
-IN_LINE = 0.1
-"""By how much a larger share of its steps' time the candidate stands in line for a core, from which on that may be why
-its steps cost more: it computes with a cache that others have used."""
-SHORTEST = 1e-9  # seconds: no time was measured
+LONGER = 0.1
+"""By how much a larger share of its time one side stands in line for a core, from which on that may be why its steps
+cost more (it computes with a cache that others have used); or is between its steps, from which on a reader is told."""
 SURROUNDINGS = 1.25
 """What standing in line may do to a cost, and another day to a time, as a factor: with six busy processes on two cores,
 the steps of a LoRA training of a tiny model cost 21 to 24 % more, those of a model four times as wide no more."""
@@ -68,7 +69,7 @@ def crowded(rule: MetricRule, warmup_steps: int, usual: Sequence[Run], other: Se
     found = [[_in_line(run, warmup_steps, grows) for run in side] for side in (usual, other)]
     sides = [[share for share in side if share is not None] for side in found]
     before, now = (float(np.mean(side)) if side else np.nan for side in sides)
-    if not now > before + IN_LINE:
+    if not now > before + LONGER:
         return ""
     if grows:
         more = f"by {100 * (now - before):.0f} % of its steps' time"
@@ -99,13 +100,10 @@ def _in_line(run: Run, warmup_steps: int, grows: bool) -> float | None:
     if not third:
         return None
     shares = [
-        float(np.maximum(0.0, 1.0 - np.sum(busy, axis=0)[part].sum() / max(wall[part].sum(), SHORTEST)))
+        float(np.maximum(0.0, 1.0 - np.sum(busy, axis=0)[part].sum() / max(wall[part].sum(), sys.float_info.min)))
         for part in ((slice(-third, None), slice(third)) if grows else (slice(None),))
     ]
     return shares[0] - shares[1] if grows else shares[0]
-
-
-LEAST_PAIRS = 2  # pairs; a single one says nothing about the spread between pairs
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -145,7 +143,7 @@ def pair(policy: Policy, baseline: Version | None, stored: Side, candidate: Side
     left, right = (_by_unshared_seed(runs, invalid) for runs in (side.finished, candidate.finished))
     seeds = sorted(left.keys() & right.keys())
     paired = {right[seed].run_id for seed in seeds}
-    enough = len(seeds) >= LEAST_PAIRS
+    enough = len(seeds) >= LEAST_TO_BLOCK
     of_stored = contended(policy, stored.finished, stored.finished if enough else candidate.finished)
     slow = [
         f"{called(run.run_id, run.seed)}: it {invalid[run.run_id]}" for run in side.finished if run.run_id in invalid

@@ -12,7 +12,7 @@ from gates.model.metrics import metrics_with
 from gates.model.policy import Policy
 from gates.model.priors import Prior
 from gates.model.records import EDGE, Run, Series
-from gates.model.rules import MetricRule, Role, Scale, as_change
+from gates.model.rules import LARGEST_LOG, MetricRule, Role, Scale, as_change
 from gates.model.summaries import SUMMARIES, Values, rate
 from gates.model.wording import called, quantity
 
@@ -24,7 +24,7 @@ VERIFIED = (-1.0, 2.0)
 """Between these lie rewards for right and wrong answers, whichever way they are counted, and shares of a best one."""
 SCORES = 5.0
 """What a run reaches by scores for which a policy's limits on rewards are meant: the canaries' GRPO ends at 4 to 8."""
-LARGEST = 1e300
+LARGEST = math.exp(LARGEST_LOG)
 """Larger numbers are judged as this one: their sums overflow."""
 _REWARDS = metrics_with("reward")
 MEASURED_BY = {
@@ -96,9 +96,9 @@ class HarmScale:
         """A difference in harm units as a change of the metric (`as_change`)."""
         return as_change(harm, self.scale, self.sign)
 
-    def centre(self, harms: Values) -> float:
+    def centre(self, readings: Sequence[Reading]) -> float:
         """The middle of one side in the metric's unit: geometric mean on the log scale, else the mean."""
-        mean = self.sign * math.fsum(harms) / len(harms)
+        mean = self.sign * math.fsum(self.harms(readings)) / len(readings)
         return math.exp(mean) if self.scale is Scale.LOG else mean
 
 
@@ -197,54 +197,62 @@ def _series(policy: Policy, rule: MetricRule, run: Run) -> Series | None:
 def harm_scale(
     policy: Policy, rule: MetricRule, baseline: Sequence[Reading], candidate: Sequence[Reading]
 ) -> HarmScale | str:
-    """The rule's scale, sign and margin for these readings (at least one per side), or why there is none."""
-    sign = rule.sign
-    if rule.info.least:  # in its own unit, as next to nothing has no relative change
-        level = math.fsum(reading.value for reading in baseline) / len(baseline)
-        margin, prior = max(rule.margin * level, rule.info.least), policy.prior_of(rule)
+    """The rule's scale, sign and margin for these readings (at least one per side), or why there is none. Of several
+    limits the tightest counts, and a prior that the policy states relative to its margin shrinks with it."""
+    sign, info, scale, prior = rule.sign, rule.info, rule.scale, policy.prior_of(rule)
+    if info.least:  # in its own unit, as next to nothing has no relative change
+        margin = max(rule.margin * _mean(baseline), info.least)
         prior = replace(prior, sd=prior.sd * margin / (rule.margin or 1.0))
         return HarmScale(scale=Scale.IDENTITY, sign=sign, margin=margin, prior=prior)
     values = [reading.value for reading in (*baseline, *candidate)]
-    scale, prior = rule.scale, policy.prior_of(rule)
     if scale is Scale.LOG and min(values) <= 0:
         typical = math.fsum(sorted(abs(value) for value in values)) / len(values)
-        if not rule.info.may_be_signed or typical == 0:
-            return f"{rule.info.label} of {quantity(min(values), rule.info.unit)} has no relative change"
+        if not info.may_be_signed or typical == 0:
+            return f"{info.label} of {quantity(min(values), info.unit)} has no relative change"
         # A loss that crosses zero: margin and prior are shares of its own size.
         prior = replace(prior, sd=prior.sd * typical)
         return HarmScale(scale=Scale.IDENTITY, sign=sign, margin=rule.margin * typical, prior=prior)
     margin = rule.harm_margin
-    if rule.headroom is not None and scale is Scale.LOG:
-        level = math.exp(math.fsum(math.log(r.value) for r in baseline) / len(baseline))
-        left = max(0.0, min(reading.capacity for reading in (*baseline, *candidate)) - level)
-        cap = math.log1p(rule.headroom * left / level)
-        if prior.kind == "shipped" and margin > cap > 0:  # stated relative to the margin, so it shrinks with it
-            prior = replace(prior, sd=prior.sd * cap / margin)
-        margin = min(margin, cap)
-    if rule.info.reward and scale is Scale.IDENTITY and (reached := _reached(baseline)) < 4 * margin:
-        share = reached / SCORES
+    if info.reward and scale is Scale.IDENTITY and (share := _share_of_scores(margin, baseline)) < 1:
         margin = share * margin
         prior = replace(prior, sd=share * prior.sd) if prior.kind == "shipped" else prior
-    if 0 < (most := _share_of_gain(rule, scale, sign, baseline)) < margin:
-        prior = replace(prior, sd=prior.sd * most / margin) if prior.kind == "shipped" else prior
-        margin = most
+    for most in (_share_of_room(rule, scale, baseline, candidate), _share_of_gain(rule, scale, sign, baseline)):
+        if most < margin:
+            prior = replace(prior, sd=prior.sd * most / margin) if prior.kind == "shipped" and most > 0 else prior
+            margin = most
     return HarmScale(scale=scale, sign=sign, margin=margin, prior=prior)
 
 
-def _share_of_gain(rule: MetricRule, scale: Scale, sign: float, baseline: Sequence[Reading]) -> float:
-    """The rule's share of what the baseline gained by its training, in harm units; infinite where that is not known, 0
-    or less where nothing was gained, which is for other checks to say."""
-    gained = math.fsum(sign * (reading.start - reading.value) for reading in baseline) / len(baseline)
-    if rule.gain is None or not (math.isfinite(gained) and all(reading.to_the_end for reading in baseline)):
+def _mean(readings: Sequence[Reading]) -> float:
+    return math.fsum(reading.value for reading in readings) / len(readings)
+
+
+def _share_of_room(rule: MetricRule, scale: Scale, baseline: Sequence[Reading], candidate: Sequence[Reading]) -> float:
+    """The rule's share of what the baseline leaves free on the device, in harm units; infinite where none is asked."""
+    if rule.headroom is None or scale is not Scale.LOG:
         return math.inf
-    level, lost = math.fsum(reading.value for reading in baseline) / len(baseline), rule.gain * gained
-    return lost if scale is Scale.IDENTITY else sign * math.log1p(max(sign * lost / level, -0.99))
+    level = math.exp(math.fsum(math.log(reading.value) for reading in baseline) / len(baseline))
+    left = max(0.0, min(reading.capacity for reading in (*baseline, *candidate)) - level)
+    return math.log1p(rule.headroom * left / level)
 
 
-def _reached(baseline: Sequence[Reading]) -> float:
-    """How much reward the baseline gained over the worst answer, if it is one for right and wrong answers, where a
-    limit for larger scores would let most of it be lost; infinite for other rewards."""
+def _share_of_scores(margin: float, baseline: Sequence[Reading]) -> float:
+    """What share of a limit for scores is one for rewards of right and wrong answers, of which it would let most be
+    lost; 1 for other rewards. What counts is how much reward the baseline gained over the worst answer."""
     lowest, highest = min(reading.rewards[0] for reading in baseline), max(reading.rewards[1] for reading in baseline)
-    reached = max(reading.value for reading in baseline)
-    verified = VERIFIED[0] <= lowest and highest <= VERIFIED[1] and reached > 0
-    return float(reached - min(0.0, lowest)) if verified else math.inf
+    best = max(reading.value for reading in baseline)
+    reached = best - min(0.0, lowest)
+    verified = VERIFIED[0] <= lowest and highest <= VERIFIED[1] and best > 0
+    return reached / SCORES if verified and reached < 4 * margin else 1.0
+
+
+def _share_of_gain(rule: MetricRule, scale: Scale, sign: float, baseline: Sequence[Reading]) -> float:
+    """The rule's share of what the baseline gained by its training, in harm units; infinite where that is not known, or
+    nothing was gained, which is for other checks to say."""
+    if rule.gain is None or not all(reading.to_the_end for reading in baseline):
+        return math.inf
+    gained = math.fsum(sign * (reading.start - reading.value) for reading in baseline) / len(baseline)
+    if not 0 < gained < math.inf:
+        return math.inf
+    lost = rule.gain * gained
+    return lost if scale is Scale.IDENTITY else sign * math.log1p(max(sign * lost / _mean(baseline), -0.99))

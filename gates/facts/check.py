@@ -10,10 +10,8 @@ from collections.abc import Callable, Sequence
 
 from gates.facts.courses import COURSE
 from gates.facts.differences import CONFIGURATION, PACKAGES, differences
-from gates.facts.draws import LEAKED, NEAR, TOKENS
-from gates.facts.exact import FACTS, REWARDS, bare, covers, pairs_of, variant_of
-from gates.facts.purpose import may_explain
-from gates.facts.regressions import deciding
+from gates.facts.exact import FACTS, LEAKED, NEAR, REWARDS, TOKENS, bare, covers, pairs_of, variant_of
+from gates.facts.regressions import deciding, may_explain
 from gates.model.policy import Policy
 from gates.model.records import Run
 from gates.model.sides import ABSENT
@@ -52,7 +50,6 @@ NAMES = {
     "outcome.resumed_random": "random state after a checkpoint",
 }
 _DIGESTED = re.compile(r"(.*), ([0-9a-f]{16})")
-SHOWN = 3  # differences that a reason names
 LONGEST = 60  # characters of a value
 UNCHANGED = "configuration, data and seeds are the same, but"
 UNEXPLAINED = "data and seeds are the same, and no setting that was changed can explain"
@@ -107,7 +104,7 @@ def fact_check(
     against = [one for one in facts if one.decides and one not in known]
     if against:
         beginning = UNEXPLAINED if any(one.group == CONFIGURATION for one in found) else UNCHANGED
-        reason = f"{beginning} {listed([said(one) for one in against], most=SHOWN)}"
+        reason = f"{beginning} {listed([said(one) for one in against])}"
         return hard_check(FACTS, CheckOutcome.BLOCK, reason, ReasonCode.HARD_GATE)
     not_meant = [one for one in facts if one.key.startswith(COURSE) and CONFIGURATION not in compared]
     leaks = [one for one in rising(facts, LEAKED, above="0") if not any(covers(each, one) for each in accepted)]
@@ -124,10 +121,10 @@ def fact_check(
         unknown = "exact facts are not recorded of both sides"
         return open_check(FACTS, unknown, ReasonCode.NOT_COMPARABLE) if compared and facts_only(policy) else None
     if known:
-        reason = f"accepted: {listed([said(one) for one in known], most=SHOWN)}"
+        reason = f"accepted: {listed([said(one) for one in known])}"
         return hard_check(FACTS, CheckOutcome.PASS, reason)
     if facts and facts_only(policy):  # shown, and nothing to judge
-        shown = listed([*map(said, facts)], most=SHOWN)
+        shown = listed([*map(said, facts)])
         differ = f"exact facts differ, and nothing says whether that is harm: {shown}"
         return open_check(FACTS, differ, ReasonCode.FACTS_DIFFER)
     if near := rising(facts, NEAR):

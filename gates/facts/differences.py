@@ -7,10 +7,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 
 from gates.facts.exact import FACTS, ends_a_text, fact_differences, renamed
-from gates.facts.purpose import CANARY
-from gates.facts.regressions import decisive_first
+from gates.facts.regressions import CANARY, decisive_first
 from gates.model.records import Run
-from gates.model.sides import ABSENT, Pick, other_tokens, same_values, values_of, values_of_both
+from gates.model.sides import ABSENT, Pick, differing, values_of, values_of_both
 from gates.model.verdict import Difference
 
 CONFIGURATION, CODE, PACKAGES = "configuration", "code", "packages"
@@ -57,16 +56,9 @@ def differences(
         if group == CODE:
             found += _code(baseline, candidate)
         elif group != FACTS:
-            changed = [
-                Difference(
-                    key=key, baseline=" | ".join(tokens or here), candidate=" | ".join(others or there), group=group
-                )
-                for key, here, there in values_of_both(baseline, candidate, pick)
-                for tokens, others in [other_tokens(key, baseline, candidate)]
-                if tokens or not same_values(key, here, there)
-            ]
             found += sorted(
-                changed, key=lambda one: (ABSENT in (one.baseline, one.candidate), not ends_a_text(one.key))
+                differing(baseline, candidate, pick, group=group),
+                key=lambda one: (ABSENT in (one.baseline, one.candidate), not ends_a_text(one.key)),
             )
     settings = {one.key for one in found if one.group == CONFIGURATION}
     said = {key.rpartition(".")[2] for key in settings} | {key.removesuffix(".name") for key in settings}

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from gates.facts.courses import course_differences
-from gates.facts.draws import ORDER, reinforces, shuffled_otherwise
-from gates.facts.layer_drift import GROUP as DRIFT
 from gates.facts.work import WORK
+from gates.model.paradigm import Paradigm, paradigm_of
 from gates.model.records import Run
 from gates.model.sides import ABSENT
 from gates.model.verdict import Difference
@@ -19,6 +18,14 @@ from gates.model.wording import counted
 FACTS = "facts"
 FIRST = "first."
 """Of the first steps."""
+TOKENS = f"{FIRST}tokens"
+ORDER = "data.order."
+"""In which order a trainer is given the rows of a column, from which follows what each step is about."""
+LEAKED, NEAR = "data.held_out_trained", "data.held_out_near"
+"""How many held-out rows are trained on, or half of each: with more of them an evaluation means less."""
+DRIFT = "layer_drift"
+FROZEN = "frozen"
+"""How far each layer of the weights moved, relative to its size; of a layer that was not trained."""
 OF_ORDER = (FIRST, "labels.trained", "labels.which")
 SEEDED = (FIRST, "labels.", ORDER)
 """Follows from the seed, so it is compared between runs of one seed alone."""
@@ -38,7 +45,7 @@ DEFAULTED = (ARGUMENTS, "model.", "adapter.", "generation.", "rewards.")
 differs."""
 
 ROUNDING = {"fp32": 1e-5, "tf32": 1e-3, "bf16": 1e-2, "fp16": 1e-2}
-LOOSEST = 1e-2
+LOOSEST = max(ROUNDING.values())
 """Relative errors that count as rounding, by precision; of one that is not named, the loosest."""
 GROWS = 10.0
 """By how much an error of rounding may grow from one step to the next, through the weights that it moves."""
@@ -90,6 +97,23 @@ def fact_differences(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[
         if _group(key) in groups and not bare(key).startswith((*NOT_EXACT, *answered)) and not _new(key, left, usual[0])
     ]
     return [*filter(None, found), *course_differences(baseline, candidate, FACTS)]
+
+
+def reinforces(run: Run) -> bool:
+    """Whether it learns from answers that it draws itself."""
+    return paradigm_of(run.workload.get("algo", ""), run.series) is Paradigm.REINFORCEMENT
+
+
+def shuffled_otherwise(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[int]:
+    """The seeds in which the sides draw their rows by another `data_seed`: their first steps have nothing in common."""
+    here, there = ({(run.seed, _drawn_by(run)) for run in side} for side in (baseline, candidate))
+    shared = {seed for seed, _ in here} & {seed for seed, _ in there}
+    return sorted(seed for seed in shared - {seed for seed, _ in here & there} if seed is not None)
+
+
+def _drawn_by(run: Run) -> str:
+    said = run.configuration.get("data_seed", "None")
+    return str(run.seed) if said == "None" else said
 
 
 def bare(key: str) -> str:

@@ -10,9 +10,6 @@ from gates.model.records import Run
 from gates.model.summaries import Values, iqm
 from gates.model.wording import figure
 
-MIN_POINTS = 20
-"""Fewer points say nothing about divergence."""
-
 RISE = 1.5
 """A loss has diverged that ends so many times as high as its lowest level was, if it lost half of what it had gained"""
 
@@ -20,8 +17,9 @@ SIGMAS = 5.0
 """and stands so many standard deviations out of its own noise."""
 
 PARTS = 33
-"""A level is that of one of so many parts of a run, of ten values at least: of fewer, with small batches, it is luck.
-The end is the last level, or as many values as a part has, three at least, that are all so high."""
+"""A level is that of one of so many parts of a run, of ten values at least: of fewer, with small batches, it is luck,
+and one part says nothing. The end is the last level, or as many values as a part has, three at least, that are all so
+high."""
 
 
 def divergence(run: Run) -> str | None:
@@ -30,13 +28,14 @@ def divergence(run: Run) -> str | None:
     if series is None or paradigm_of(run.workload.get("algo", ""), run.series.keys()) is Paradigm.REINFORCEMENT:
         return None
     loss = series.finite_only().values
-    return _ends_high(loss) if len(loss) >= MIN_POINTS else None
+    parts = min(PARTS, len(loss) // 10)
+    return _ends_high(loss, parts) if parts > 1 else None
 
 
-def _ends_high(loss: Values) -> str:
+def _ends_high(loss: Values, parts: int) -> str:
     if np.min(loss) <= 0:
         return ""  # no factor tells how far up that is
-    windows = np.array_split(loss, min(PARTS, len(loss) // 10))
+    windows = np.array_split(loss, parts)
     levels = [float(iqm(part)) for part in windows]
     last = max(3, len(loss) // PARTS)
     # In logarithms, as a loss wobbles in proportion to itself; of neighbours, as a trend is not noise.

@@ -201,7 +201,7 @@ class Policy:
     def resolve(self, facts: Mapping[str, str]) -> Policy:
         """The policy for these facts, with the matching overlays applied in order and none left. Two facts follow from
         the others: how runs learn (`paradigm`: supervised or reinforcement) and, unless the runs tell, what their steps
-        wait for (`bound`: host on a CPU, else device)."""
+        wait for (`bound`: host on a CPU, else device). All steps together may take as much longer as a step may."""
         recorded = [name for name, value in facts.items() if value in ("recorded", "early")]
         facts = {"paradigm": paradigm_of(facts.get("algo", ""), recorded), **bound_of(facts), **facts}
         rules = {rule.name: rule for rule in self.rules}
@@ -209,8 +209,19 @@ class Policy:
             if matches(overlay.when, facts):
                 for name, changes in overlay.rules.items():
                     rules[name] = replace(rules[name], **changes)
+        for name, rule in rules.items():
+            of_steps = rules.get(rule.metric, rule).margin
+            if rule.reduction in ("steady", "whole") and of_steps > rule.margin:
+                rules[name] = replace(rule, margin=of_steps)
         known = tuple(known for known in self.priors if matches(known.when, facts))
         return replace(self, rules=tuple(rules.values()), overlays=(), priors=known)
+
+    def anchored(self) -> Policy:
+        """A resolved policy for the comparison with the anchor, where many small steps may add up to more than one
+        margin: its limits are `anchor_margins` times as wide. Facts are not compared: each change of them was accepted
+        on the way."""
+        rules = tuple(rule.widened(self.anchor_margins) for rule in self.rules)
+        return replace(self, name=f"{self.name}, anchor", hard=replace(self.hard, facts=False), rules=rules)
 
     def prior_of(self, rule: MetricRule) -> Prior:
         """The spread to expect, in a resolved policy: one measured for this rule, else the shipped one.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated
 
@@ -13,7 +13,7 @@ from gates.model.priors import LEAST_SPREAD
 from gates.model.records import Run, Series
 from gates.model.summaries import SUMMARIES
 
-_LARGEST_LOG = 700.0  # exp of it still is a float
+LARGEST_LOG = 700.0  # exp of it still is a float
 LOGGED = "trl/"
 """Before the names of what a trainer logs that is not a metric of ours."""
 
@@ -105,6 +105,13 @@ class MetricRule:
         """As `as_change`, on the rule's own scale."""
         return as_change(harm, self.scale, self.sign)
 
+    def widened(self, times: float) -> MetricRule:
+        """The rule with its limits `times` as wide. On the log scale, a fall of 100 % or more is no limit."""
+        falls = self.scale is Scale.LOG and self.worse is not Worse.HIGHER
+        margin = min(0.99, times * self.margin) if falls else times * self.margin
+        most = None if self.headroom is None else min(1.0, times * self.headroom)
+        return replace(self, margin=margin, headroom=most, gain=None if self.gain is None else times * self.gain)
+
     @property
     def unit(self) -> str:
         """The unit of the rule's numbers: none for tails and drifts, which are logarithms of ratios."""
@@ -114,4 +121,4 @@ class MetricRule:
 def as_change(harm: float, scale: Scale, sign: float) -> float:
     """A difference in harm units as a change in the metric's own direction: a fraction on the log scale, else in the
     metric's unit."""
-    return sign * harm if scale is Scale.IDENTITY else math.expm1(min(sign * harm, _LARGEST_LOG))
+    return sign * harm if scale is Scale.IDENTITY else math.expm1(min(sign * harm, LARGEST_LOG))

@@ -72,31 +72,66 @@ class Side:
 def candidate_side(runs: Iterable[Run]) -> Side:
     """The candidate's side. A run that crashed on its own is evidence (against it); one stopped from outside is
     none."""
-    return _side(runs, _why_no_candidate_evidence)
+    return _side(runs)
 
 
 def baseline_side(runs: Iterable[Run], candidate: Side) -> Side:
     """The baseline's side: as the candidate's, without runs that set no standard for others or that belong to the
     candidate."""
-
-    def why_not(run: Run) -> str:
-        if also := _why_of_the_other(run, candidate):
-            return also
-        if run.failure in CRASHES:
-            return f"it failed ({run.failure})"
-        if run.learned is False:
-            return "it showed no learning"
-        if run.not_promotable:
-            return f"it was made with {run.not_promotable}"
-        return _why_no_candidate_evidence(run)
-
-    return _side(runs, why_not)
+    return _side(runs, candidate, standard=True)
 
 
 def as_a_candidate(baseline: Version | None, candidate: Side) -> Side:
     """The baseline's runs, fresh ones included, counted as a candidate's would be: to see what its own code fails."""
-    runs = (*baseline.runs, *baseline.fresh) if baseline else ()
-    return _side(runs, lambda run: _why_of_the_other(run, candidate) or _why_no_candidate_evidence(run))
+    return _side((*baseline.runs, *baseline.fresh) if baseline else (), candidate)
+
+
+def _side(given: Iterable[Run], other: Side | None = None, *, standard: bool = False) -> Side:
+    """The side of these runs, without those of the `other`. `standard`: they must set one."""
+    given = tuple(given)
+    runs = once(given)
+    copies = _copies(runs)
+
+    def why_not(run: Run) -> str:
+        if run.run_id in copies:
+            return f"it is run {copies[run.run_id]} again"
+        if any(run.run_id == one.run_id or _same_run(run, one) for one in (other.runs if other else ())):
+            return "it is also a run of the candidate"
+        return (_why_no_standard(run) if standard else "") or _why_no_evidence(run)
+
+    reasons = [(run, why_not(run)) for run in runs]
+    times = Counter(run.run_id for run in given)
+    repeated = (
+        f"{called(run.run_id, run.seed)}: it was given {times[run.run_id]} times, it counts once"
+        for run in runs
+        if times[run.run_id] > 1
+    )
+    return Side(
+        runs=runs,
+        evidence=tuple(run for run, reason in reasons if not reason),
+        left_out=(
+            *(f"{called(run.run_id, run.seed)}: {reason}" for run, reason in reasons if reason),
+            *sorted(repeated),
+        ),
+        copies=copies,
+    )
+
+
+def _why_no_standard(run: Run) -> str:
+    if run.failure in CRASHES:
+        return f"it failed ({run.failure})"
+    if run.learned is False:
+        return "it showed no learning"
+    return f"it was made with {run.not_promotable}" if run.not_promotable else ""
+
+
+def _why_no_evidence(run: Run) -> str:
+    if run.failure in NO_EVIDENCE:
+        what = "it was interrupted" if run.failure == "interrupted" else "it failed"
+        return f"{what} ({run.failure_reason})" if run.failure_reason else what
+    if run.failure and run.failure not in CRASHES:
+        return f"it ended in a way that is not known here ({run.failure})"
+    return "" if run.completed or run.failure in CRASHES else "it did not finish"
 
 
 def once(runs: Iterable[Run]) -> tuple[Run, ...]:
@@ -130,11 +165,6 @@ def _known(run: Run) -> int:
     return len(run.series) + len(run.workload) + len(run.hardware) + len(run.environment) + (run.seed is not None)
 
 
-def _why_of_the_other(run: Run, candidate: Side) -> str:
-    also = any(run.run_id == other.run_id or _same_run(run, other) for other in candidate.runs)
-    return "it is also a run of the candidate" if also else ""
-
-
 def _same_run(run: Run, other: Run) -> bool:
     """Whether two runs are one: bit-equal in every series that both have, among them a clock that varies, as no two
     runs take the same time at every step. If their facts contradict each other, neither is a copy, and the comparison
@@ -163,39 +193,6 @@ def says_as_much(key: str, here: str, there: str) -> bool:
     one, other = here.split("; "), there.split("; ")  # of several data sets
     return len(one) == len(other) and all(
         more == rows or more.startswith(f"{rows}, ") for rows, more in zip(one, other, strict=True)
-    )
-
-
-def _why_no_candidate_evidence(run: Run) -> str:
-    if run.failure in NO_EVIDENCE:
-        what = "it was interrupted" if run.failure == "interrupted" else "it failed"
-        return f"{what} ({run.failure_reason})" if run.failure_reason else what
-    if run.failure and run.failure not in CRASHES:
-        return f"it ended in a way that is not known here ({run.failure})"
-    if not run.completed and run.failure not in CRASHES:
-        return "it did not finish"
-    return ""
-
-
-def _side(given: Iterable[Run], why_not: Callable[[Run], str]) -> Side:
-    given = tuple(given)
-    runs = once(given)
-    copies = _copies(runs)
-    reasons = [(run, f"it is run {copies[run.run_id]} again" if run.run_id in copies else why_not(run)) for run in runs]
-    times = Counter(run.run_id for run in given)
-    repeated = (
-        f"{called(run.run_id, run.seed)}: it was given {times[run.run_id]} times, it counts once"
-        for run in runs
-        if times[run.run_id] > 1
-    )
-    return Side(
-        runs=runs,
-        evidence=tuple(run for run, reason in reasons if not reason),
-        left_out=(
-            *(f"{called(run.run_id, run.seed)}: {reason}" for run, reason in reasons if reason),
-            *sorted(repeated),
-        ),
-        copies=copies,
     )
 
 
@@ -232,19 +229,30 @@ def work_of(baseline: Side, candidate: Side) -> str:
     return "changed" if max(before, now) > OTHER_WORK * min(before, now) else "same"
 
 
-def mismatches(baseline: Side, candidate: Side, what: str) -> tuple[Difference, ...]:
-    """Keys of `what` (workload or hardware) that do not have the same value in all runs of both sides; data without
-    texts also by its tokens."""
-    return tuple(
-        Difference(key=key, baseline=" | ".join(tokens or here), candidate=" | ".join(others or there))
-        for key, here, there in values_of_both(baseline.evidence, candidate.evidence, attrgetter(what))
-        for tokens, others in [other_tokens(key, baseline.evidence, candidate.evidence)]
-        if tokens
-        or (
-            (len(here) > 1 or not same_values(key, here, there))
-            and not same_tokens(key, baseline.evidence, candidate.evidence)
-        )
-    )
+def mismatches(baseline: Side, candidate: Side, what: str) -> list[Difference]:
+    """Keys of `what` (workload or hardware) that do not have the same value in all runs of both sides."""
+    left, right = baseline.evidence, candidate.evidence
+
+    def same(key: str, here: Values, there: Values) -> bool:
+        return (len(here) == 1 and same_values(key, here, there)) or same_tokens(key, left, right)
+
+    return differing(left, right, attrgetter(what), same)
+
+
+def differing(
+    baseline: Sequence[Run],
+    candidate: Sequence[Run],
+    pick: Pick,
+    same: Callable[[str, Values, Values], bool] | None = None,
+    group: str = "",
+) -> list[Difference]:
+    """What both sides recorded of these keys and is not the `same`, data without texts also by its tokens."""
+    return [
+        Difference(key=key, baseline=" | ".join(tokens or here), candidate=" | ".join(others or there), group=group)
+        for key, here, there in values_of_both(baseline, candidate, pick)
+        for tokens, others in [other_tokens(key, baseline, candidate)]
+        if tokens or not (same or same_values)(key, here, there)
+    ]
 
 
 def same_values(key: str, here: Values, there: Values) -> bool:

@@ -7,6 +7,7 @@ mathematics, and benchmarks/gate_histories.py the data that the constants were c
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, combinations_with_replacement, product
@@ -108,7 +109,6 @@ SURPRISE = 3.0
 """The second form assumes runs this many times as noisy as expected, beside the spread that they show."""
 _MEDIAN_ERROR = math.sqrt(math.pi / 3)  # standard error of normal runs' Hodges-Lehmann shift / that of means
 _MIDDLE_DIFFERENCE = 0.9539  # the median of the absolute difference of two standard normal numbers
-_LEAST = 1e-300  # of a squared error, by which differences are divided
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +131,7 @@ class Comparison:
 
     def error(self, spread: Spread) -> float:
         """Standard error of the difference for runs with this spread."""
-        return math.sqrt(max(spread.variance / self.design.information, _LEAST))
+        return math.sqrt(max(spread.variance / self.design.information, sys.float_info.min))
 
     @property
     def harms(self) -> tuple[float, float]:

@@ -21,7 +21,7 @@ from canary_mlflow.tracking.probes import layer_drift
 from canary_mlflow.tracking.probes.layer_drift import LayerDrift, layer_of
 from canary_mlflow.tracking.probes.parameters import Parameters
 from canary_mlflow.tracking.reading.histories import read_runs
-from gates.facts.layer_drift import by_layer
+from gates.measured import by_layer
 from gates.root_causes import root_causes
 
 LAYERS = ["gpt_neox.embed_in", "gpt_neox.final_layer_norm", "gpt_neox.layers.0", "gpt_neox.layers.1", "lm_head"]

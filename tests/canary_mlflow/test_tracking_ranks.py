@@ -14,7 +14,7 @@ from tiny_trainers import build
 
 from canary_mlflow import CanaryCallback
 from canary_mlflow.tracking.reading.histories import read_runs
-from gates.facts.layer_drift import by_layer
+from gates.measured import by_layer
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 5

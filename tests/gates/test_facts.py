@@ -13,8 +13,7 @@ from canary_mlflow.pages.comparison import side_by_side
 from gates import CheckOutcome, Outcome, ReasonCode, Run, Version, judge
 from gates.facts.check import said
 from gates.facts.differences import differences
-from gates.facts.draws import TOKENS
-from gates.facts.exact import FACTS, covers
+from gates.facts.exact import FACTS, TOKENS, covers
 from gates.model.sides import ABSENT
 from gates.model.verdict import Difference, verdict_from_dict, verdict_to_dict
 

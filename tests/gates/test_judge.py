@@ -10,7 +10,6 @@ from verdicts import check
 
 from canary_mlflow.policies import load_policy
 from gates import CheckOutcome, Outcome, ReasonCode, Role, Version, judge
-from gates.anchoring import anchored
 
 
 def answer(verdict):
@@ -506,7 +505,7 @@ def test_a_limit_is_at_most_a_quarter_of_what_training_gained(smoke, make_versio
     assert found.evidence.margin == pytest.approx(margin)
     narrower = abs(margin) != 0.1
     assert (found.outcome, "by what training gained" in found.reason) == ("BLOCK" if narrower else "PASS", narrower)
-    assert check(judge(anchored(smoke), *sides), found.metric).evidence.margin == pytest.approx(2 * margin)
+    assert check(judge(smoke, *sides, anchor=True), found.metric).evidence.margin == pytest.approx(2 * margin)
 
 
 def test_a_first_evaluation_that_came_after_a_quarter_of_the_training_is_no_start(smoke, make_version):

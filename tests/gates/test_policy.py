@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from gates import CheckOutcome, PolicyError, Role, Series, judge, parse_policy, policy_to_dict
-from gates.anchoring import anchored
 from gates.model.metrics import METRICS
 from gates.model.summaries import SUMMARIES
 
@@ -350,12 +349,12 @@ def test_the_anchor_has_wider_margins(smoke_with, make_version):
     slow = make_version("b", factor={"step_time": 1.25})
     policy = smoke_with()
     assert judge(policy, make_version("a"), slow).outcome == "BLOCK"
-    assert judge(anchored(policy), make_version("a"), slow).outcome != "BLOCK"
-    assert judge(anchored(smoke_with(anchor_margins=1.0)), make_version("a"), slow).outcome == "BLOCK"
-    twice = anchored(policy)
+    assert judge(policy, make_version("a"), slow, anchor=True).outcome != "BLOCK"
+    assert judge(smoke_with(anchor_margins=1.0), make_version("a"), slow, anchor=True).outcome == "BLOCK"
+    once = policy.resolve({})
     assert all(
         b.margin == pytest.approx(min(0.99, 2 * a.margin)) or b.margin == 2 * a.margin
-        for a, b in zip(policy.rules, twice.rules, strict=True)
+        for a, b in zip(once.rules, once.anchored().rules, strict=True)
     )
 
 
@@ -368,7 +367,7 @@ def test_the_anchor_widens_headroom_and_limits_below_zero_too(smoke, make_versio
     room = {"environment": {"gpu_memory": "80000"}}
     sides = [make_version(name, series_={metric: [x]}, **room) for name, x in (("a", before), ("b", after))]
     assert judge(smoke, *sides).outcome == "BLOCK"
-    assert judge(anchored(smoke), *sides).outcome == "PASS"
+    assert judge(smoke, *sides, anchor=True).outcome == "PASS"
 
 
 def test_a_fact_that_has_two_values_knows_no_third(plain):

@@ -18,7 +18,7 @@ from canary_mlflow.tracking.probes.invariants.pair_loss import PairLoss
 from canary_mlflow.tracking.probes.invariants.sampled_policy import SampledPolicy
 from canary_mlflow.tracking.reading.samples import FILE, read
 from gates import Run
-from gates.facts.layer_drift import by_layer
+from gates.measured import by_layer
 from training.assets.tiny import tiny_model_folder
 from training.datasets import as_judged
 from training.loading import load_tokenizer

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from canary_mlflow.registry.sessions.orders import version_with
 from canary_mlflow.registry.versions import ANCHOR
 from canary_mlflow.reports.decision import SLOW_DRIFT
-from gates.anchoring import anchored
 from gates.evidence.clocks import judged_in_pairs
 from gates.judge import judge
 from gates.model.policy import FreshBaseline, Policy
@@ -47,7 +46,7 @@ def against_anchor(policy: Policy, pinned: Version | None, candidate: Version, v
     more than `anchor_margins` times the margins."""
     if pinned is None:
         return verdict
-    found = judge(anchored(policy), pinned, candidate)
+    found = judge(policy, pinned, candidate, anchor=True)
     blocking = [check for check in found.checks if check.outcome is CheckOutcome.BLOCK]
     own = [check for check in blocking if check.metric not in foreign_speeds(policy, pinned.runs, candidate.runs)]
     if not own:

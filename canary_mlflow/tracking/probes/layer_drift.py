@@ -13,7 +13,7 @@ from canary_mlflow.tracking.describing.fact_tags import to_tags
 from canary_mlflow.tracking.probes import Probe, Setting
 from canary_mlflow.tracking.probes.gradients import local
 from canary_mlflow.tracking.probes.parameters import Parameters
-from gates.facts.layer_drift import FROZEN, GROUP
+from gates.facts.exact import DRIFT, FROZEN
 
 MOST = 4_000_000
 """Values of the start that are kept, as float32 on the CPU: 16 MiB, which no limit on memory mistakes for a leak. Of a
@@ -146,7 +146,7 @@ class LayerDrift(Probe):
         return f"{share:.6g}" if share and math.isfinite(share) else ""
 
     def tags(self) -> Mapping[str, str]:
-        return to_tags({GROUP: self._found})
+        return to_tags({DRIFT: self._found})
 
 
 def trained_weights(model: Any) -> Iterator[tuple[str, Tensor | Product]]:

@@ -14,7 +14,7 @@ from canary_mlflow.tracking.describing.exceptions import raised_from
 from canary_mlflow.tracking.describing.fact_tags import facts_in
 from canary_mlflow.tracking.describing.schema import CONFIG_PREFIX, name_of_key
 from canary_mlflow.tracking.reading.numbers import count, whole
-from gates.facts.purpose import CANARY
+from gates.facts.regressions import CANARY
 from gates.model.records import Run, Series
 
 Points = NDArray[np.float64]
