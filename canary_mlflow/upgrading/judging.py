@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from canary_mlflow.upgrading.probing import Probe
-from canary_mlflow.upgrading.run_comparison import BESIDES, REPEATS, dearer, differences
+from canary_mlflow.upgrading.run_comparison import BESIDES, REPEATS, Symptom, dearer, differences
 from gates.facts.check import said
-from gates.facts.exact import DEFAULTED, LOOSEST, ROUNDING, bare, fact_differences, pairs_of
+from gates.facts.exact import DEFAULTED, bare, fact_differences, pairs_of, rounding_of
 from gates.facts.regressions import decisive_first, regressions
 from gates.facts.work import MATERIAL, WORK, beyond, compare_work
 from gates.model.records import Run
@@ -25,14 +25,6 @@ FOLLOWS = ("first.loss", "first.grad_norm")
 """What differs because something else does, such as the tokens: told after it."""
 BUDGET = {"flops": 0.2, "traffic": 0.2, "allocated": 0.2}
 """By how much more a step may ask for before that blocks: the gate's limits for its cost and its memory."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Symptom:
-    """One thing that blocks: its key, by which it is recognised with another set of packages, and a clause."""
-
-    key: str
-    said: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,17 +98,16 @@ def compare(baseline: Sequence[Probe], candidate: Sequence[Probe]) -> Diagnosis:
 
 def _did_otherwise(baseline: Sequence[Probe], now: Probe) -> list[Symptom]:
     """Another course, other files: each kind once, as it first shows."""
-    precisions = (run.facts.get("training.precision", "") for run in (*baseline[0].runs, *now.runs))
-    rounding = min((ROUNDING.get(one, LOOSEST) for one in precisions), default=LOOSEST)
-    first: dict[str, str] = {}
-    for key, clause in differences([probe.recording for probe in baseline], now.recording, rounding):
-        first.setdefault(key, clause)
-    return [Symptom(key=key, said=clause) for key, clause in first.items()]
+    rounding = min(rounding_of(run, "") for run in (*baseline[0].runs, *now.runs))
+    first: dict[str, Symptom] = {}
+    for one in differences([probe.recording for probe in baseline], now.recording, rounding):
+        first.setdefault(one.key, one)
+    return [*first.values()]
 
 
 def _costs(baseline: Sequence[Probe], candidate: Sequence[Probe]) -> tuple[Symptom, ...]:
     here, there = ([probe.costs for probe in side] for side in (baseline, candidate))
-    return tuple(Symptom(key=key, said=text) for key, text in dearer(here, there, baseline[0].recording.unit))
+    return tuple(dearer(here, there, baseline[0].recording.unit))
 
 
 def _facts(before: Sequence[Run], again: Sequence[Run], now: Sequence[Run]) -> list[Difference]:

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from canary_mlflow.tracking.describing.schema import canonical
-from gates.facts.courses import EXACT
+from gates.facts.courses import EXACT, SHIFT
 from gates.facts.exact import GROWS, LOOSEST, ROUNDING, last_digit, renamed
 from gates.facts.regressions import mantissa
 from gates.model.metrics import METRICS
@@ -26,16 +26,14 @@ Content = Mapping[str, Sequence[Any]]
 """Of a file, by name: of a tensor as recording.told has it, of a setting its value and whether it is assumed anyway."""
 Files = Sequence[tuple[str, Content]]
 Costs = Mapping[str, float]
-Found = Iterator[tuple[str, str]]
-"""The key of a way in which two sides differ, by which it is recognised elsewhere, and a clause."""
 
 TIMED = ("runtime", "per_second", "_time")
 """How keys end that read a clock."""
 MEASURED = re.compile("time|second|speed|memory|profil|^train_loss$")
 """In a key that nobody knows: that it is measured, or of all steps together, with the rounding of all."""
-BY_THEIR_SIZE = ("loss", "eval_loss")
+BY_THEIR_SIZE = ("loss", "learning_rate", "eval_loss")
 """Whose rounding is relative to their own size; others are differences or means of larger numbers."""
-STEERS = ("grad_norm", "kl")
+STEERS = ("grad_norm", "learning_rate", "kl")
 LOGGED, BESIDES = "logged.", "besides."
 """How keys of a course begin: those that decide, those that are shown."""
 MORE, TYPICALLY = 1.1, 1.2
@@ -43,17 +41,29 @@ MORE, TYPICALLY = 1.1, 1.2
 apart by what the gate lets a cost rise: a busy machine can give three that are all a little higher."""
 REPEATS = 3
 """Measurements that tell what is usual."""
-LEAST = {"cost.outside": 0.5, "cost.loading": 32.0, "cost.memory": 32.0, "cost.step": 0.0}
-"""Seconds and MiB that are not worth a word. A package's first use alone takes a quarter of a second more or less from
-one release to the next (peft 0.18 → 0.19)."""
+READER, SETTING = "saved.reader", f"{BESIDES}value"
 READERS = ("_class", "_type", "architectures", "auto_map")
 """How settings end that say which class reads what is saved."""
 COSTS = {
-    "cost.outside": ("CPU time outside of steps", "s"),
-    "cost.loading": ("memory before the first step, without imports,", "MiB"),
-    "cost.memory": ("memory that training adds", "MiB"),
-    "cost.step": ("a step", "kernels"),
+    "cost.outside": ("CPU time outside of steps", "s", 0.5),
+    "cost.loading": ("memory before the first step, without imports,", "MiB", 32.0),
+    "cost.memory": ("memory that training adds", "MiB", 32.0),
+    "cost.step": ("a step", "kernels", 0.0),
 }
+"""What it is called, its unit, and how much is not worth a word. A package's first use alone takes a quarter of a
+second more or less from one release to the next (peft 0.18 → 0.19)."""
+
+
+@dataclass(frozen=True)
+class Symptom:
+    """One thing that another set of packages does otherwise: its key, by which it is recognised with a third set, and a
+    clause."""
+
+    key: str
+    said: str
+
+
+Found = Iterator[Symptom]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,20 +120,28 @@ def other_course(baseline: Sequence[Recording], now: Recording, rounding: float)
         values = now.course.get((trainer, key), ())
         if not values and at == 0 and not _unknown(key):
             kind = LOGGED if key.startswith("eval_") else BESIDES  # a library may call it otherwise
-            yield f"{kind}{key}", f"{key} is not logged any more"
+            yield Symptom(f"{kind}{key}", f"{key} is not logged any more")
         if at >= len(values):
             continue
         apart = _apart(key, value, values[at][1])
         limit = max(worst and LOOSEST, rounding) if _jumps(key) else max(known, rounding)
         if apart > limit * GROWS:
-            kind = LOGGED if _decides(key) else BESIDES
-            yield f"{kind}{key}", f"{key} of step {step} {told_apart(value, values[at][1])}"
+            kind = LOGGED if _decides(key) and not _shifted(key, steady[trainer, key], values) else BESIDES
+            yield Symptom(f"{kind}{key}", f"{key} of step {step} {told_apart(value, values[at][1])}")
         elif not _jumps(key) and not _unknown(key):  # what is no rounding, as an entropy defined anew, excuses nothing
             worst = max(worst, apart)
     for trainer, key in first:
         counts = [len(one.course.get((trainer, key), ())) for one in (*baseline, now)]
         if key == "loss" and counts[-1] not in (0, counts[0]) and len({*counts[:-1]}) == 1:
-            yield f"{LOGGED}steps", f"{key} was logged {counts[0]} → {counts[-1]} times"
+            yield Symptom(f"{LOGGED}steps", f"{key} was logged {counts[0]} → {counts[-1]} times")
+
+
+def _shifted(key: str, here: Sequence[tuple[int, float]], there: Sequence[tuple[int, float]]) -> bool:
+    """Whether a schedule's values are the same, logged a step earlier or later, as some releases of Transformers do."""
+    if canonical(key) not in EXACT or len(here) != len(there) or len(here) <= 2 * SHIFT:
+        return False
+    pairs = (here[SHIFT:], there[:-SHIFT]), (here[:-SHIFT], there[SHIFT:])
+    return any(all(math.isclose(one[1], other[1]) for one, other in zip(*pair, strict=True)) for pair in pairs)
 
 
 def _in_order(course: Course) -> list[tuple[int, int, str]]:
@@ -133,10 +151,9 @@ def _in_order(course: Course) -> list[tuple[int, int, str]]:
 
 
 def _judged(key: str) -> bool:
-    """Whether it is none that a clock is read for, and none that gates/facts judges by itself."""
     name = canonical(key)
     known = not MEASURED.search(key.lower()) if name is None else METRICS[name].repeatable
-    return (known or key.startswith("eval_")) and not key.endswith(TIMED) and name not in EXACT
+    return (known or key.startswith("eval_")) and not key.endswith(TIMED)
 
 
 def _unknown(key: str) -> bool:
@@ -183,26 +200,27 @@ def _tensors_apart(name: str, here: Content, there: Content, again: Sequence[Con
         ("saved.more", "also holds", sorted(there.keys() - here.keys())),
     ):
         if found:
-            yield f"{key}:{name}", f"{name} {clause} {listed(found, 1)}"
+            yield Symptom(f"{key}:{name}", f"{name} {clause} {listed(found, 1)}")
     for tensor in sorted(here.keys() & there.keys()):
         (shape, kind, norm, sums), (other_shape, other_kind, other, other_sums) = here[tensor], there[tensor]
         finest = 2.0 ** -mantissa(kind.removeprefix("torch."))
         apart = max(ROUNDING["fp32"] * GROWS, finest) if same else LOOSEST
         if (shape, kind) != (other_shape, other_kind):
-            yield f"saved.shape:{name}", f"{tensor} in {name} {kind} {shape} → {other_kind} {other_shape}"
+            yield Symptom(f"saved.shape:{name}", f"{tensor} in {name} {kind} {shape} → {other_kind} {other_shape}")
         elif None in (norm, other) or any(one.get(tensor) != here[tensor] for one in again):
             continue
         elif not math.isclose(norm, other, rel_tol=apart):
-            yield f"saved.values:{name}", f"norm of {tensor} in {name} {told_apart(norm, other)}"
+            yield Symptom(f"saved.values:{name}", f"norm of {tensor} in {name} {told_apart(norm, other)}")
         elif same and abs(sums - other_sums) > apart * max(norm, other):
-            yield f"saved.values:{name}", f"other values in {tensor} of {name}, of the same norm"
+            yield Symptom(f"saved.values:{name}", f"other values in {tensor} of {name}, of the same norm")
 
 
 def other_texts(baseline: Sequence[Recording], now: Recording) -> Found:
     """Each text that is saved no more, or no longer says what it said: whoever reads it may be another program, which
     looks where it always looked, and does not have another class to read it. Other settings, and one that is assumed
     anyway, are shown and do not decide, unless the key is still there and says that there is none."""
-    yield from _other_files("saved.text", [one.texts for one in (*baseline, now)], _texts_apart)
+    found = _other_files("saved.text", [one.texts for one in (*baseline, now)], _texts_apart)
+    yield from sorted(found, key=lambda one: one.key.startswith((READER, SETTING)))  # first what is not there
 
 
 def _texts_apart(name: str, here: Content, there: Content, again: Sequence[Content]) -> Found:
@@ -216,12 +234,12 @@ def _texts_apart(name: str, here: Content, there: Content, again: Sequence[Conte
         (f"{BESIDES}text", "lacks", [key for key in lost if here[key][1]]),
     ):
         if found:
-            yield f"{kind}:{name}", f"{name} {verb} {listed(found, 1)}"
+            yield Symptom(f"{kind}:{name}", f"{name} {verb} {listed(found, 1)}")
     for key in told:
         value, now = said[key], other.get(key)
         if value and now and now != value and all(one[key] == value for one in repeated):
-            kind = "saved.reader" if key.endswith(READERS) else f"{BESIDES}value"
-            yield f"{kind}:{name}:{key}", f"{key} in {name} {value} → {now}"
+            kind = READER if key.endswith(READERS) else SETTING
+            yield Symptom(f"{kind}:{name}:{key}", f"{key} in {name} {value} → {now}")
 
 
 def _other_files(missing: str, sides: Sequence[Files], apart: Callable[..., Found]) -> Found:
@@ -235,7 +253,7 @@ def _other_files(missing: str, sides: Sequence[Files], apart: Callable[..., Foun
         if (name, at) in now:
             yield from apart(name, here, now[name, at], repeated)
         else:
-            yield f"{missing}:{name}", f"{name} is saved {at} times only" if at else f"{name} is not saved"
+            yield Symptom(f"{missing}:{name}", f"{name} is saved {at} times only" if at else f"{name} is not saved")
 
 
 def _by_occurrence(files: Files) -> dict[tuple[str, int], Content]:
@@ -247,13 +265,13 @@ def _by_occurrence(files: Files) -> dict[tuple[str, int], Content]:
 
 def dearer(before: Sequence[Costs], now: Sequence[Costs], unit: float) -> Found:
     """Each cost that is higher in all repetitions of the candidate than in any of the baseline."""
-    for key, (what, unit_name) in COSTS.items():
+    for key, (what, unit_name, least) in COSTS.items():
         here, there = ([one[key] for one in side if key in one] for side in (before, now))
         if not here or not there or len(here) < len(before) or len(there) < len(now):
             continue
         scale = unit if key == "cost.outside" else 1.0
         known = len(there) >= REPEATS
         apart = min(there) > MORE * max(here) and (not known or median(there) > TYPICALLY * median(here))
-        if apart and (median(there) - median(here)) * scale > LEAST[key]:
+        if apart and (median(there) - median(here)) * scale > least:
             values = f"{median(here) * scale:.3g} → {median(there) * scale:.3g} {unit_name}"
-            yield key, f"{what} {values} ({median(there) / median(here):.2f} times)"
+            yield Symptom(key, f"{what} {values} ({median(there) / median(here):.2f} times)")

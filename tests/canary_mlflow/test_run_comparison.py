@@ -18,7 +18,7 @@ from canary_mlflow.upgrading import run_comparison
 from canary_mlflow.upgrading.environments import own_code
 from canary_mlflow.upgrading.imports import Imports
 from canary_mlflow.upgrading.recording import FOLDER, Recorder, told
-from canary_mlflow.upgrading.run_comparison import Recording
+from canary_mlflow.upgrading.run_comparison import Recording, Symptom
 
 SCRIPT = """
 import sys, torch
@@ -131,11 +131,11 @@ def tensors(**held: Sequence[object]) -> list[dict[str, object]]:
 
 
 def clauses(found: run_comparison.Found) -> list[str]:
-    return [clause for _, clause in found]
+    return [one.said for one in found]
 
 
 def kinds(found: run_comparison.Found) -> list[str]:
-    return [f"{key.partition(':')[0]}: {clause}" for key, clause in found]
+    return [f"{one.key.partition(':')[0]}: {one.said}" for one in found]
 
 
 def test_a_saved_setting_that_is_only_called_otherwise_is_there(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_saved_setting_that_is_only_called_otherwise_is_there(tmp_path: Path) 
         ({"loss": [3.0] * 5}, {"loss": [3.0, 3.00001, 3.0003, 3.003, 3.03]}, []),  # rounding, grown
         ({"loss": [3.0] * 5}, {"loss": [3.0, 3.0, 3.0, 3.0, 3.03]}, ["loss of step 5 3 → 3.03"]),
         ({"loss": [3.1234]}, {"loss": [3.123423]}, []),  # logged with fewer digits
-        ({"learning_rate": [1e-3, 9e-4]}, {"learning_rate": [1e-3, 8e-4]}, []),  # a fact: course.learning_rate
+        ({"learning_rate": [1e-3, 9e-4]}, {"learning_rate": [1e-3, 8e-4]}, ["learning_rate of step 2 0.0009 → 0.0008"]),
         ({"rewards/margins": [1e-6]}, {"rewards/margins": [5e-6]}, []),  # the difference of two large numbers
         ({"eval_my_score": [0.9]}, {"eval_my_score": [0.5]}, ["eval_my_score of step 1 0.9 → 0.5"]),
         (
@@ -190,10 +190,20 @@ def test_a_release_that_names_its_classes_anew_ends_no_command(tmp_path: Path) -
     assert module.PretrainedConfig().save_pretrained(tmp_path) == "saved"
 
 
+def test_a_rate_logged_a_step_later_is_shown_and_any_other_rate_blocks(tmp_path: Path) -> None:
+    def told(name: str, rates: list[float]) -> set[str]:
+        here = recorded(tmp_path / f"a{name}", {"learning_rate": [4.0, 3.0, 2.0, 1.0]})
+        there = recorded(tmp_path / f"b{name}", {"learning_rate": rates})
+        return {one.key for one in run_comparison.other_course([here], there, 1e-5)}
+
+    assert told("later", [5.0, 4.0, 3.0, 2.0]) == told("earlier", [3.0, 2.0, 1.0, 0.0]) == {"besides.learning_rate"}
+    assert told("other", [4.0, 3.0, 3.0, 2.0]) == {"logged.learning_rate"}
+
+
 def test_what_is_defined_anew_does_not_hide_another_loss_later(tmp_path: Path) -> None:
     here = recorded(tmp_path / "a", {"entropy": [1.0, 1.0], "loss": [3.0, 3.0]})
     there = recorded(tmp_path / "b", {"entropy": [2.0, 1.0], "loss": [3.0, 2.0]})
-    found = [key for key, _ in run_comparison.other_course([here], there, 1e-5)]
+    found = [one.key for one in run_comparison.other_course([here], there, 1e-5)]
     assert found == ["besides.entropy", "logged.loss"]
 
 
@@ -286,19 +296,19 @@ def test_a_saved_text_that_says_otherwise_is_named(now: dict[str, str], said: li
 
 def test_a_metric_that_is_logged_no_more_is_shown(tmp_path: Path) -> None:
     here, there = recorded(tmp_path / "a", {"kl": [0.1], "loss": [1.0]}), recorded(tmp_path / "b", {"loss": [1.0]})
-    assert [*run_comparison.other_course([here], there, 1e-5)] == [("besides.kl", "kl is not logged any more")]
+    assert [*run_comparison.other_course([here], there, 1e-5)] == [Symptom("besides.kl", "kl is not logged any more")]
 
 
 def test_what_a_library_may_define_anew_is_shown_and_does_not_decide(tmp_path: Path) -> None:
     logged = {key: [1.0] for key in ("entropy", "kl", "reward", "loss", "own_score", "own_time")}
     here, there = recorded(tmp_path / "a", logged), recorded(tmp_path / "b", {key: [2.0] for key in logged})
-    found = sorted(key for key, _ in run_comparison.other_course([here], there, 1e-5))
+    found = sorted(one.key for one in run_comparison.other_course([here], there, 1e-5))
     assert found == ["besides.entropy", "besides.own_score", "logged.kl", "logged.loss", "logged.reward"]
 
 
 def test_a_cost_counts_where_every_repetition_is_higher() -> None:
     def told(now: list[float], key: str = "cost.step", base: Sequence[float] = (10.0, 11.0, 9.0)) -> list[str]:
-        return [one for one, _ in run_comparison.dearer([{key: at} for at in base], [{key: at} for at in now], 1)]
+        return [one.key for one in run_comparison.dearer([{key: at} for at in base], [{key: at} for at in now], 1)]
 
     assert told([13.0, 12.2, 15.0]) == ["cost.step"]
     assert told([13.0, 12.0, 15.0]) == []

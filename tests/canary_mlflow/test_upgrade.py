@@ -27,9 +27,10 @@ from canary_mlflow.reports.upgrade import lines
 from canary_mlflow.upgrading import environments, pins, uv
 from canary_mlflow.upgrading.bisecting import Answer, first_bad, smallest
 from canary_mlflow.upgrading.inside import give
-from canary_mlflow.upgrading.judging import Diagnosis, Symptom, compare
+from canary_mlflow.upgrading.judging import Diagnosis, compare
 from canary_mlflow.upgrading.outcome import Culprit, Default, PackageSets, Upgrade
 from canary_mlflow.upgrading.probing import Probe, Prober, canary_command, last_raised
+from canary_mlflow.upgrading.run_comparison import Symptom
 from canary_mlflow.upgrading.upgrade import Trial, likeliest, outcome_of
 from gates.model.records import Run, Series
 from gates.model.verdict import Difference
