@@ -29,7 +29,7 @@ from campaign_tables import write  # the path is set above
 from regression_rows import HARMLESS, LATER, OWN, ROWS, SILENT, THREADS, UNSEEN, WIDER, Row
 
 from canary_mlflow.errors import CanaryError
-from canary_mlflow.reports.facts import differing
+from canary_mlflow.reports.differences import differing
 from canary_mlflow.reports.upgrade import explained
 from canary_mlflow.upgrading.environments import build
 from canary_mlflow.upgrading.outcome import PackageSets

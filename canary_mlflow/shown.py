@@ -5,7 +5,7 @@ Untrusted is whatever others can set: a tag, a param, a name, a reason, a file. 
 
     terminal        `echo`, and the reports over `shown(decision)`
     JSON            `json_text`
-    Markdown        `reports/markdown.plain`
+    Markdown        `reports/markdown.escaped`
     HTML            `finalize=finalized` of both template environments, besides their autoescape
     Slack           `notify/delivery.slack_body`
 """

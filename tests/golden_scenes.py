@@ -11,10 +11,10 @@ from types import ModuleType
 from typing import Any
 
 from canary_mlflow.policies import load_policy
-from canary_mlflow.reports.card import card_of, card_to_dict
 from canary_mlflow.reports.decision import Decision, HeldBy, Hold, Question, RunWarning
 from canary_mlflow.reports.markdown import render as as_markdown
-from canary_mlflow.reports.text import render as as_text
+from canary_mlflow.reports.terminal import render as as_text
+from canary_mlflow.reports.view import view_of
 from canary_mlflow.shown import json_text
 from gates import Version, judge
 from gates.model.policy import Policy
@@ -24,7 +24,7 @@ FORMS: dict[str, Callable[[Decision], str]] = {
     "txt": as_text,
     "full.txt": lambda decision: as_text(decision, full=True),
     "md": as_markdown,
-    "card.json": lambda decision: json_text(card_to_dict(card_of(decision))),
+    "card.json": lambda decision: json_text(view_of(decision).card_to_dict()),
 }
 """Suffix → how a decision is written; the card is what pages and the HTML report show of it."""
 

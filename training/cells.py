@@ -13,7 +13,7 @@ from canary_mlflow import tags
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.judging.unregistered import judge_runs
 from canary_mlflow.reports.decision import Decision
-from canary_mlflow.reports.figures import counted
+from canary_mlflow.reports.formatting import counted
 from canary_mlflow.reports.sweep import GridRow, grid
 from canary_mlflow.tracking.describing.schema import name_of_key
 from training.config import CanaryConfig

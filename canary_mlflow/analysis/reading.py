@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from canary_mlflow.analysis import charts, figures, ledger, troubles
+from canary_mlflow.analysis import charts, figures, instabilities, ledger
 from canary_mlflow.analysis.memory import memory_of
 from canary_mlflow.analysis.subject import Subject
 from canary_mlflow.errors import CanaryError, NoSuchRun, StoreError, one_line
@@ -53,7 +53,7 @@ def study_of(client: MlflowClient, subject: Subject, *, every_chart: bool = True
     baseline, lost = recorded(client, subject.baseline, subject.known)
     runs = [one.run for one in candidate]
     band, said = band_of([one.run for one in baseline], runs, subject)
-    found = [trouble for one in candidate for trouble in troubles.troubles_of(one.called, one.run, one.tags)]
+    found = [each for one in candidate for each in instabilities.instabilities_of(one.called, one.run, one.tags)]
     marks = [Mark(step=one.step, stream=one.stream, level=one.level, run=one.run) for one in found if one.step]
     return Study(
         subject=subject.label,
@@ -69,7 +69,7 @@ def study_of(client: MlflowClient, subject: Subject, *, every_chart: bool = True
         ),
         band=said,
         correlation=figures.correlation_of(runs),
-        troubles=found,
+        instabilities=found,
         performance=figures.performance_of([one.run for one in baseline], runs),
         layer_drift=moved([one.run for one in baseline], runs),
         memory=memory_of(client, candidate[0].tags if candidate else {}),
@@ -198,6 +198,6 @@ def notes_of(runs: Sequence[Recorded]) -> list[str]:
             listed = len(warnings_in(one.tags))
         except StoreError:
             continue
-        if more := troubles.unlisted(one.called, one.tags, listed):
+        if more := instabilities.unlisted(one.called, one.tags, listed):
             notes.append(more)
     return notes

@@ -13,8 +13,8 @@ from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.evidence import aliased, champion_runs, run_side
 from canary_mlflow.registry.judging.records import session_of
 from canary_mlflow.registry.versions import champion_number, find_version, is_evidence_only
-from canary_mlflow.reports.advice import run_page, version_page
 from canary_mlflow.reports.decision import Decision
+from canary_mlflow.reports.links import run_page, version_page
 from canary_mlflow.tracking.reading.histories import read_runs
 from canary_mlflow.tracking.stores.places import without_password
 from canary_mlflow.tracking.stores.session import active_run, child_runs, get_run

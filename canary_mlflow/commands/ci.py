@@ -98,19 +98,17 @@ def session_of_job(client: MlflowClient) -> str:
 def message_of(study: Study) -> Message:
     """The study as a comment and a check."""
     from canary_mlflow.ci.github import Message
-    from canary_mlflow.reports import pull_request, wording
+    from canary_mlflow.reports import markdown, view
 
     decision = study.decision
     title = (
-        f"No verdict: {study.no_verdict}"
-        if decision is None
-        else f"{wording.heading(decision)} {wording.title(decision)}"
+        f"No verdict: {study.no_verdict}" if decision is None else f"{view.heading(decision)} {view.title(decision)}"
     )
     return Message(
         name=(decision.model if decision else "") or study.subject,
         word=decision.word if decision else "",
         title=title,
-        text=pull_request.render(study),
+        text=markdown.render_study(study),
     )
 
 

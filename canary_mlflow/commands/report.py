@@ -56,7 +56,7 @@ def report(subject: str, policy: str | None, full: bool, tracking_uri: str | Non
         from canary_mlflow.reports import terminal
 
         try:
-            terminal.show(study, sys.stdout, full=full)
+            terminal.show_study(study, sys.stdout, full=full)
             sys.stdout.flush()
         except BrokenPipeError:
             reader_left()

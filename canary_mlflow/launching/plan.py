@@ -12,7 +12,7 @@ from canary_mlflow.launching.missing_runs import Missing
 from canary_mlflow.launching.planned_runs import PlannedRuns, Versions
 from canary_mlflow.registry.judging.gatekeeper import gate
 from canary_mlflow.reports.decision import Decision, HeldBy
-from canary_mlflow.reports.more_runs import NO_MORE, lasting
+from canary_mlflow.reports.next_step import NO_MORE, lasting
 from canary_mlflow.tracking.stores.session import minutes_of_runs
 from gates.model.records import Version
 from gates.model.verdict import ReasonCode

@@ -16,7 +16,7 @@ from canary_mlflow.registry.judging.sides import progress, read_sides
 from canary_mlflow.registry.sessions.orders import counted
 from canary_mlflow.registry.sessions.rows import record_runs
 from canary_mlflow.registry.versions import champion_number, find_version
-from canary_mlflow.reports.more_runs import NO_FRESH, NO_MORE
+from canary_mlflow.reports.next_step import NO_FRESH, NO_MORE
 from gates.hard.crashes import to_run_beside
 from gates.model.policy import Looks, Policy, WithoutSource
 from gates.model.records import Version

@@ -23,8 +23,8 @@ from canary_mlflow.launching.sources import Source, commit_of, installer, worktr
 from canary_mlflow.registry.judging import records
 from canary_mlflow.registry.judging.looks import Progress, Taken, evidence_of, looks_taken, note_look
 from canary_mlflow.registry.sessions.leftovers import clear
-from canary_mlflow.reports.advice import run_page
 from canary_mlflow.reports.decision import Decision, Question
+from canary_mlflow.reports.links import run_page
 from canary_mlflow.tracking.reading.histories import session_runs
 from canary_mlflow.tracking.stores.holding import held
 from canary_mlflow.tracking.stores.places import without_password

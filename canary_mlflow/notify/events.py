@@ -12,8 +12,8 @@ from canary_mlflow.notify.session import session_key
 from canary_mlflow.shown import shown
 
 if TYPE_CHECKING:
-    from canary_mlflow.reports.card import Card
     from canary_mlflow.reports.decision import Decision
+    from canary_mlflow.reports.view import View
     from gates.watch import WatchWarning
 
 
@@ -45,12 +45,12 @@ class Event:
 
 def of_decision(decision: Decision) -> Event:
     """A verdict: its card, as text and as JSON."""
-    from canary_mlflow.reports.card import card_of, card_to_dict
+    from canary_mlflow.reports.view import view_of
 
     verdict, about = decision.verdict, f"{decision.model} version {decision.version}"
     if decision.version is None:
         about = f"{decision.model}, session {decision.session_id}"
-    card = shown(card_of(decision))
+    view = shown(view_of(decision))
     data = {
         "model": decision.model,
         "version": decision.version,
@@ -63,21 +63,20 @@ def of_decision(decision: Decision) -> Event:
     return Event(
         kind=Kind.VERDICT,
         cause=shown(cause),
-        text="\n".join(lines(card)),
-        data={**shown(data), "card": card_to_dict(card)},
+        text="\n".join(lines(view)),
+        data={**shown(data), "card": view.card_to_dict()},
     )
 
 
-def lines(card: Card) -> Iterator[str]:
+def lines(view: View) -> Iterator[str]:
     """The lines of the card, without its drawings."""
-    yield f"{card.heading} {card.title}"
-    yield from card.paragraphs
-    for row in card.rows:
-        change = f"{row.change} {row.range}".rstrip()
-        yield f"{row.word}: {row.metric} {row.baseline} → {row.candidate}, {change}, limit {row.limit}"
-    if card.next:
-        yield f"{card.label}: {card.next}"
-    for link in card.links:
+    yield f"{view.heading} {view.title}"
+    yield from view.paragraphs
+    for row in view.deciding:
+        yield f"{row.word}: {row.metric} {row.baseline} → {row.candidate}, {row.ranged}, limit {row.limit}"
+    if view.next:
+        yield f"{view.label}: {view.next}"
+    for link in view.links:
         yield link.address
 
 

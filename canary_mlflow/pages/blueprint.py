@@ -17,8 +17,7 @@ from canary_mlflow.pages.index import sessions
 from canary_mlflow.pages.overview import overview
 from canary_mlflow.pages.requests import READERS, Readers, as_answer, close_databases, rendered
 from canary_mlflow.reports.forest import x_of
-from canary_mlflow.reports.times import ago, duration, iso, moment
-from canary_mlflow.reports.tones import tone
+from canary_mlflow.reports.formatting import ago, duration, iso, moment, tone
 from canary_mlflow.server.answers import public
 from canary_mlflow.shown import visible
 from canary_mlflow.tracking.stores.read_only import refused

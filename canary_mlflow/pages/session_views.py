@@ -33,9 +33,9 @@ from canary_mlflow.pages.session import (
     targets_of,
 )
 from canary_mlflow.pages.verdict import decided_by, judged
-from canary_mlflow.reports import causes
-from canary_mlflow.reports.card import card_of
+from canary_mlflow.reports import instabilities
 from canary_mlflow.reports.panels import GIVEN
+from canary_mlflow.reports.view import view_of
 from canary_mlflow.tracking.reading.database import read_facts
 from canary_mlflow.tracking.reading.facts import RunFacts
 
@@ -66,7 +66,7 @@ def session() -> Any:
         earlier=[one for one in earlier if readers().experiment(one[1].experiment)],
         grid=grid_of(place.head) if role == "sweep" else None,
         row=None if found is None else found[0],
-        card=None if found is None else card_of(found[1], then=found[0] is not None),
+        card=None if found is None else view_of(found[1], then=found[0] is not None),
         champion=list(read_facts(runs_database(), page.reference.run_ids, tags=()).values()),
     )
 
@@ -82,7 +82,7 @@ def page_of(
         given=GIVEN,
         targets=targets_of(page),
         beside=beside_of(page),
-        warned=causes.of_warnings(page.warnings),
+        warned=instabilities.of_warnings(page.warnings),
         strips=strips_of(page.recorded),
         answers=answers_of([(one.name, one.run) for one in page.runs], champion),
         **more,
@@ -115,7 +115,7 @@ def compare() -> Any:
     if len(page.heads) == 2:
         labels = [f"{SIDES[side]}, {name_of(head)}" for side, head in enumerate(page.heads)]
         decision, why = gate_would_say(page.heads, labels)
-    return page_of(page, query, card=None if decision is None else card_of(decision), why=why)
+    return page_of(page, query, card=None if decision is None else view_of(decision), why=why)
 
 
 def sides_asked() -> list[tuple[str, str]]:

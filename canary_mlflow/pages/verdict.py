@@ -15,7 +15,6 @@ from canary_mlflow.ledger import table
 from canary_mlflow.ledger.policy_rows import said_by
 from canary_mlflow.ledger.rows import FIRST, ReadRow, Row, checked
 from canary_mlflow.ledger.writing import keys_in
-from canary_mlflow.pages.forest import ForestRow, forest
 from canary_mlflow.pages.models import read_champions, session_of, versions_of
 from canary_mlflow.pages.requests import (
     argument,
@@ -29,9 +28,10 @@ from canary_mlflow.pages.requests import (
 from canary_mlflow.pages.series import read_series
 from canary_mlflow.registry.versions import CHAMPION
 from canary_mlflow.registry.workspaces import active_workspace
-from canary_mlflow.reports import causes, wording
-from canary_mlflow.reports.card import card_of
 from canary_mlflow.reports.decision import Decision, RunWarning, decision_from_dict
+from canary_mlflow.reports.forest import Dot, dots_of
+from canary_mlflow.reports.rows import WORDS
+from canary_mlflow.reports.view import view_of
 from canary_mlflow.tracking.reading.database import find_run, read_facts
 from canary_mlflow.tracking.reading.facts import RunFacts
 from canary_mlflow.tracking.reading.numbers import count, whole
@@ -60,7 +60,7 @@ class VerdictPage:
     row: Row | None = None
     signature: ReadRow | None = None
     holds: int | None = None
-    rows: Sequence[ForestRow] = ()
+    dots: Mapping[str, Sequence[Dot]] = field(default_factory=dict)
     runs: Mapping[str, RunFacts] = field(default_factory=dict)
     gone: Sequence[str] = ()
     session: str = ""
@@ -169,7 +169,7 @@ def completed(page: VerdictPage) -> VerdictPage:
     return replace(
         page,
         decision=decision,
-        rows=forest_rows(decision, runs),
+        dots=read_dots(decision, runs),
         runs=runs,
         gone=[run_id for run_id in ids if run_id not in runs],
         session=decision.session_id if decision.session_id in alive else "",
@@ -177,11 +177,12 @@ def completed(page: VerdictPage) -> VerdictPage:
     )
 
 
-def forest_rows(decision: Decision, runs: Mapping[str, RunFacts]) -> list[ForestRow]:
-    """The checks with dots for the runs that still exist."""
+def read_dots(decision: Decision, runs: Mapping[str, RunFacts]) -> dict[str, list[Dot]]:
+    """For each judged metric, a dot for each run that still exists."""
     policy = policy_of(decision.verdict)
-    judged = {check.metric for check in decision.verdict.checks if check.role is not Role.HARD and check.evidence}
-    rules = [rule for rule in policy.rules if rule.name in judged] if policy else []
+    checks = [check for check in decision.verdict.checks if check.role is not Role.HARD]
+    margins = {check.metric: check.evidence.margin for check in checks if check.evidence}
+    rules = [rule for rule in policy.rules if rule.name in margins] if policy else []
     names = {rule.metric for rule in rules}
     if "tokens_per_second" in names:
         names |= {"tokens", "step_time"}  # the rate is made of these
@@ -189,7 +190,8 @@ def forest_rows(decision: Decision, runs: Mapping[str, RunFacts]) -> list[Forest
     made = {run_id: Run(run_id=run_id, seed=whole(runs[run_id].seed), series=found) for run_id, found in series.items()}
     verdict = decision.verdict
     left, right = ([made[one] for one in ids if one in made] for ids in (verdict.baseline_runs, verdict.candidate_runs))
-    return forest(decision, policy, left, right)
+    found = ((rule, margins[rule.name]) for rule in rules)
+    return {rule.name: dots_of(policy, rule, left, right, margin) for rule, margin in found if policy and margin}
 
 
 def policy_of(verdict: Verdict) -> Policy | None:
@@ -216,12 +218,5 @@ def verdict() -> str:
     row = whole_number("row")
     page = read_ledger_page(row) if row is not None else read_session_page(argument("session", 64))
     found = page.decision
-    told = {} if found is None else {
-        "card": card_of(found, then=page.row is not None),
-        "note": wording.evidence_note(found),
-        "hard": wording.hard_gates(found),
-        "obstacles": wording.obstacles(found),
-        "not_judged": wording.by_reason(wording.not_judged(found)),
-        "warned": causes.of_warnings(found.warnings),
-    }  # fmt: skip
-    return rendered("canary/verdict.html", page=page, decision=found, words=wording.WORDS, **told)
+    view = None if found is None else view_of(found, then=page.row is not None)
+    return rendered("canary/verdict.html", page=page, decision=found, view=view, words=WORDS)

@@ -18,8 +18,8 @@ from canary_mlflow.errors import (
 )
 from canary_mlflow.registry.locks import registry_uri
 from canary_mlflow.registry.policies.in_force import InForce
-from canary_mlflow.reports.advice import version_page
 from canary_mlflow.reports.decision import Decision, decision_from_dict
+from canary_mlflow.reports.links import version_page
 from canary_mlflow.tracking.stores.places import without_password
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from gates.model.verdict import Outcome, Verdict, verdict_from_dict, verdict_to_dict
+from gates.model.verdict import Check, CheckOutcome, Outcome, Verdict, verdict_from_dict, verdict_to_dict
 from gates.watch import WatchWarning
 
 EXIT_CODES = {Outcome.PASS: 0, Outcome.BLOCK: 1, Outcome.INCONCLUSIVE: 3}
@@ -96,6 +96,10 @@ class Decision:
     def hold(self, by: HeldBy) -> Hold | None:
         """The hold of this kind; None if there is none."""
         return next((hold for hold in self.holds if hold.by is by), None)
+
+    def having(self, outcome: CheckOutcome) -> list[Check]:
+        """The checks with this outcome."""
+        return [check for check in self.verdict.checks if check.outcome is outcome]
 
     @property
     def good(self) -> bool:

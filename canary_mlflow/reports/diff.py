@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from canary_mlflow.reports.changes import difference
-from canary_mlflow.reports.facts import differing, origin
+from canary_mlflow.reports.differences import difference, differing, origin
 from canary_mlflow.reports.layer_drift import LayerMoved, moved, sentence
 from gates.facts.check import said
 from gates.facts.differences import GROUPS, differences, missing

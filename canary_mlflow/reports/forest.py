@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from canary_mlflow.reports.formatting import quantity
+from gates.evidence.readings import Reading, harm_scale, read
+from gates.model.policy import Policy
+from gates.model.records import Run
+from gates.model.rules import MetricRule
 from gates.model.verdict import Evidence
 
 FARTHEST = 2.5  # limits; what lies beyond is drawn at the edge
@@ -20,7 +24,7 @@ class Forest:
     """Where change, interval and limits lie, in units of the limit and within ±FARTHEST. `low`, `high`: None if no
     interval is known. `beyond_…`: it continues beyond that edge. `both`: the limit holds both ways."""
 
-    centre: float | None
+    centre: float
     low: float | None
     high: float | None
     both: bool = False
@@ -31,6 +35,17 @@ class Forest:
     def limits(self) -> tuple[float, ...]:
         """Where the limits lie."""
         return (1.0, -1.0) if self.both else (1.0,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dot:
+    """One run on the axis: its position in limits, its value as text, and which run and side it is."""
+
+    at: float
+    run_id: str
+    seed: str
+    side: str
+    shown: str
 
 
 def forest(found: Evidence | None, *, both: bool) -> Forest | None:
@@ -50,6 +65,25 @@ def forest(found: Evidence | None, *, both: bool) -> Forest | None:
     )
 
 
+def dots_of(
+    policy: Policy, rule: MetricRule, baseline: Sequence[Run], candidate: Sequence[Run], margin: float
+) -> list[Dot]:
+    """A dot for each run: its change against the middle of the baseline, in limits."""
+    left, right = read(policy, rule, baseline)[0], read(policy, rule, candidate)[0]
+    scale = harm_scale(policy, rule, left, right) if left and right else ""
+    if isinstance(scale, str):
+        return []
+    middle = sum(scale.harm(one) for one in left) / len(left)
+
+    def dot(reading: Reading, side: str) -> Dot:
+        change = scale.change(scale.harm(reading) - middle)
+        seed = "" if reading.seed is None else str(reading.seed)
+        shown = quantity(reading.value, rule.unit)
+        return Dot(at=within(change / margin), run_id=reading.run_id, seed=seed, side=side, shown=shown)
+
+    return [*(dot(one, "baseline") for one in left), *(dot(one, "candidate") for one in right)]
+
+
 def within(limits: float) -> float:
     """A value in limits, clipped to the axis: ±FARTHEST."""
     return max(-FARTHEST, min(FARTHEST, limits))
@@ -63,7 +97,7 @@ def x_of(limits: float) -> float:
 def in_letters(found: Forest | None) -> str:
     """The marks as COLUMNS characters: zero │, limit ┃, range ━, change ●, continues ◂ ▸; '' if there is nothing to
     draw."""
-    if found is None or found.centre is None:
+    if found is None:
         return ""
     drawn = [AXIS] * COLUMNS
     if found.low is not None and found.high is not None:
@@ -83,8 +117,3 @@ def in_letters(found: Forest | None) -> str:
 def column(limits: float) -> int:
     """The column, from 0, of a value in limits."""
     return round((within(limits) + FARTHEST) / (2 * FARTHEST) * (COLUMNS - 1))
-
-
-def both_ways(policy: Mapping[str, Any], name: str) -> bool:
-    """Whether a rule of a verdict's policy treats either direction as harm."""
-    return bool(policy.get("rules", {}).get(name, {}).get("worse") == "both")

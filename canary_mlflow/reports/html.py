@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from canary_mlflow.reports import figures, forest, layer_drift, pictures, profile, wording
-from canary_mlflow.reports.card import card_of
+from canary_mlflow.reports import forest, formatting, layer_drift, pictures, profile
 from canary_mlflow.reports.charts import Chart
-from canary_mlflow.reports.decision import Decision
+from canary_mlflow.reports.rows import WORDS
 from canary_mlflow.reports.study import Study
-from canary_mlflow.reports.tones import tone
+from canary_mlflow.reports.view import view_of
 from canary_mlflow.shown import finalized, shown
 from gates.model.metrics import METRICS
 from gates.model.wording import figure
@@ -34,7 +33,8 @@ def page(study: Study, drawn: Mapping[str, str]) -> str:
         study=study,
         decision=decision,
         images={slug: as_address(svg) for slug, svg in drawn.items()},
-        judged=judged(decision, then="ledger" in study.origin) if decision is not None else {},
+        view=None if decision is None else view_of(decision, then="ledger" in study.origin),
+        policy="" if decision is None else written(decision.verdict.policy),
         fingerprint=fingerprint(study),
         profiled=profiled(study),
     )
@@ -49,33 +49,19 @@ def template() -> Template:
     made = Environment(loader=place, autoescape=True, undefined=StrictUndefined, finalize=finalized,
                        trim_blocks=True, lstrip_blocks=True)  # fmt: skip
     made.globals |= {
-        "quantity": figures.quantity,
-        "change": figures.change,
-        "count": figures.counted,
-        "sentence": wording.sentence,
+        "words": WORDS,
+        "quantity": formatting.quantity,
+        "change": formatting.change,
+        "count": formatting.counted,
+        "sentence": formatting.sentence,
         "unit_of": lambda name: METRICS[name].unit if name in METRICS else "",
-        "tone": tone,
+        "tone": formatting.tone,
         "figure": figure,
         "described": described,
         "share_of": layer_drift.share,
         "x_of": forest.x_of,
     }
     return made.get_template("study.html")
-
-
-def judged(decision: Decision, *, then: bool) -> dict[str, Any]:
-    """The card, and the sentences and rows behind it."""
-    checks = {check.metric: check for check in decision.verdict.checks}
-    return {
-        "card": card_of(decision, then=then),
-        "note": wording.evidence_note(decision),
-        "rows": [(row, checks[row.metric]) for row in wording.judged(decision)],
-        "hard": wording.hard_gates(decision),
-        "obstacles": wording.obstacles(decision),
-        "not_judged": wording.by_reason(wording.not_judged(decision)),
-        "words": wording.WORDS,
-        "policy": written(decision.verdict.policy),
-    }
 
 
 def written(policy: Mapping[str, Any]) -> str:
@@ -116,4 +102,4 @@ def described(chart: Chart) -> str:
     """A chart in words, for readers who cannot see it."""
     runs = list(dict.fromkeys(curve.run for curve in chart.curves))
     ends = [f"{curve.run} from {figure(curve.values[0])} to {figure(curve.values[-1])}" for curve in chart.curves[:4]]
-    return f"{chart.title} over the steps of {figures.counted(len(runs), 'run')}: {'; '.join(ends)}"
+    return f"{chart.title} over the steps of {formatting.counted(len(runs), 'run')}: {'; '.join(ends)}"

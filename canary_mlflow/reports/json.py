@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from canary_mlflow.reports.card import card_of, card_to_dict
 from canary_mlflow.reports.decision import Decision, decision_to_dict
 from canary_mlflow.reports.study import Study, study_to_dict
+from canary_mlflow.reports.view import view_of
 from canary_mlflow.schemas import stamped
 from canary_mlflow.shown import json_text
 
@@ -25,5 +25,5 @@ def with_card(decision: Decision | None) -> dict[str, Any]:
     """The card, and two of its sentences under their own names; `card` is None if nothing was judged."""
     if decision is None:
         return {"exact": "", "changed": "", "card": None}
-    card = card_to_dict(card_of(decision))
-    return {"exact": card["exact"], "changed": card["changed"], "card": card}
+    view = view_of(decision)
+    return {"exact": view.exact, "changed": view.changed, "card": view.card_to_dict()}

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from canary_mlflow.reports import wording
+from canary_mlflow.reports.formatting import sentence
+from canary_mlflow.reports.rows import WORDS, Row
 from canary_mlflow.reports.study import Study
+from canary_mlflow.reports.view import view_of
 from canary_mlflow.shown import shown, visible
 from gates.model.verdict import Check, CheckOutcome
 
@@ -34,30 +36,29 @@ def cases(study: Study) -> Iterator[TestCase]:
     """One case for each check; if nothing was checked, one that says so: an empty suite would read as a success."""
     from junitparser import Skipped, TestCase
 
-    decision = study.decision
-    checks = decision.verdict.checks if decision is not None else ()
-    if decision is None or not checks:
+    view = None if study.decision is None else view_of(study.decision)
+    if study.decision is None or view is None or not study.decision.verdict.checks:
         case = TestCase("verdict", "canary")
-        case.result = [Skipped(clean(study.no_verdict or wording.reason(decision) if decision else study.no_verdict))]
+        case.result = [Skipped(clean(study.no_verdict or (view.reason if view else "")))]
         yield case
         return
-    rows = {row.metric: row for row in wording.judged(decision)}
-    for check in checks:
+    rows = {row.metric: row for row in view.rows}
+    for check in study.decision.verdict.checks:
         yield case_of(check, rows.get(check.metric))
 
 
-def case_of(check: Check, row: wording.Row | None) -> TestCase:
+def case_of(check: Check, row: Row | None) -> TestCase:
     """One check: BLOCK is a failure, undecided is skipped, a warning passes and says so."""
     from junitparser import Failure, Skipped, TestCase
 
     case = TestCase(clean(check.metric), f"canary.{check.role}")
-    said = clean(wording.sentence(check.reason))
+    said = clean(sentence(check.reason))
     if check.outcome is CheckOutcome.BLOCK:
         case.result = [Failure(said, str(check.reason_code or "BLOCK"))]
     elif check.outcome in UNDECIDED:
         case.result = [Skipped(said)]
     figures = "" if row is None else f"{row.baseline} -> {row.candidate}, {row.change} {row.range}, limit {row.limit}\n"
-    case.system_out = clean(f"{wording.WORDS[check.outcome]}: {said}\n{figures}")
+    case.system_out = clean(f"{WORDS[check.outcome]}: {said}\n{figures}")
     return case
 
 

@@ -1,18 +1,26 @@
-"""The report as Markdown: for a model version's description, a session's note and a pull request."""
+"""Reports as Markdown: a verdict for a model version's description and a session's note, a study for a pull request."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-from canary_mlflow.reports import causes, wording
-from canary_mlflow.reports.card import SHOWN, Card, Link, card_of, others
+from markupsafe import Markup
+
+from canary_mlflow.reports import formatting, instabilities
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.reports.forest import in_letters
+from canary_mlflow.reports.links import Link
+from canary_mlflow.reports.rows import WORDS
+from canary_mlflow.reports.study import Study
+from canary_mlflow.reports.view import view_of
 from canary_mlflow.shown import shown, visible
-from gates.model.verdict import Check, CheckOutcome, Difference
 
-SHOWN_DIFFERENCES = 30
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+MOST = 30  # notes, differences, instabilities
 
 # CommonMark allows a backslash before any ASCII punctuation; MLflow's Showdown before none of < > & $ @ : ' ".
 SIGNS = str.maketrans({
@@ -37,7 +45,43 @@ BAITS = (
 
 def render(decision: Decision) -> str:
     """The whole report."""
-    return "\n".join(lines(decision)) + "\n"
+    return filled("verdict.md", view=view_of(shown(decision)))
+
+
+def render_study(study: Study) -> str:
+    """The whole comment; far below GitHub's 65,536 characters."""
+    study = shown(study)
+    view = None if study.decision is None else view_of(study.decision)
+    return filled("study.md", study=study, view=view, unstable=instabilities.grouped(study.instabilities))
+
+
+def filled(template: str, **values: Any) -> str:
+    """A template with these values, each escaped for Markdown."""
+    return environment().get_template(template).render(values)
+
+
+@cache
+def environment() -> Environment:
+    """The templates with the functions that they may call."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    made = Environment(loader=PackageLoader("canary_mlflow.reports"), autoescape=True, undefined=StrictUndefined,
+                       finalize=escaped, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)  # fmt: skip
+    made.filters |= {"code": lambda text: Markup(code(text)), "link": link}
+    made.globals |= {
+        "most": MOST,
+        "words": WORDS,
+        "in_letters": in_letters,
+        "sentence": formatting.sentence,
+        "quantity": formatting.quantity,
+        "change": formatting.change,
+    }
+    return made
+
+
+def escaped(value: Any) -> Markup:
+    """For Jinja: each expression's value as Markdown, but for what a macro or filter has made of escaped parts."""
+    return value if isinstance(value, Markup) else Markup(escape(str(value)))
 
 
 def fit(text: str, limit: int, whole: str) -> str:
@@ -61,97 +105,15 @@ def cut_note(missing: int, whole: str) -> str:
     return f"\n*{missing} more lines: {whole}*\n"
 
 
-def lines(decision: Decision) -> Iterator[str]:
-    """The card, then the evidence, so that what matters most cannot be cut off."""
-    decision = shown(decision)
-    yield from card_lines(card_of(decision))
-    yield from details(decision)
-
-
-def card_lines(card: Card) -> Iterator[str]:
-    """Verdict, why, what changed, its cause, the rows that decide, next step with its commands, where to look."""
-    yield f"**{card.heading}** {escape(card.title)}"
-    for said in card.paragraphs:
-        yield from ("", escape(said))
-    if card.rows:
-        yield ""
-        yield from table(card.rows[:SHOWN])
-    yield ""
-    yield f"**{card.label}:** {''.join(code(piece) if command else escape(piece) for piece, command in card.steps)}"
-    if card.links:
-        yield from ("", " · ".join(map(link, card.links)))
-
-
-def link(one: Link) -> str:
+def link(one: Link) -> Markup:
     """A link if a server answers, else what to type and the address. An address with characters that could end a link
     is shown as code."""
     name = one.name[0].upper() + one.name[1:]
     needs = f" ({escape(one.needs)})" if one.needs else ""
     if one.command:
-        return f"{escape(name)}: {code(one.command)}, then {code(one.address)}"
+        return Markup(f"{escape(name)}: {code(one.command)}, then {code(one.address)}")
     safe = re.fullmatch(r"https?://[A-Za-z0-9._~:/%#?=&@+,;-]+", one.address)
-    return (f"[{escape(name)}](<{one.address}>)" if safe else f"{escape(name)}: {code(one.address)}") + needs
-
-
-def details(decision: Decision) -> Iterator[str]:
-    """Everything behind the verdict that is not on the card."""
-    decision = shown(decision)
-    if rows := others(decision, card_of(decision).rows[:SHOWN]):
-        yield ""
-        yield from table(rows)
-    yield ""
-    yield escape(wording.evidence_note(decision))
-    yield ""
-    for names, why in wording.by_reason(wording.not_judged(decision)):
-        yield f"- not judged: {escape(', '.join(names))}: {escape(wording.sentence(why))}"
-    yield from hard_gates(wording.hard_gates(decision))
-    for check in wording.obstacles(decision):
-        yield f"- also: {escape(wording.sentence(check.reason))}"
-    for one in causes.of_warnings(decision.warnings):
-        yield f"- {escape(causes.sentence(one))}"
-    for note in decision.verdict.notes[:SHOWN_DIFFERENCES]:
-        yield f"- note: {escape(note)}"
-    yield from differences(decision.verdict.differences)
-
-
-def table(rows: Sequence[wording.Row]) -> Iterator[str]:
-    """One line per metric; the drawing is text, because GitHub and MLflow do not show pictures inside a page."""
-    yield "| | metric | baseline | candidate | change [range] | limit | right is worse | what it means |"
-    yield "|---|---|---:|---:|---:|---:|---|---|"
-    for row in rows:
-        word = f"**{row.word}**" if row.outcome is CheckOutcome.BLOCK else row.word
-        cells = (row.metric, row.baseline, row.candidate, f"{row.change} {row.range}".rstrip(), row.limit)
-        drawn = in_letters(row.forest)
-        yield (
-            f"| {word} | {' | '.join(escape(cell) for cell in cells)} | {code(drawn) if drawn else ''} | "
-            f"{escape(row.meaning)} |"
-        )
-
-
-def hard_gates(checks: Sequence[Check]) -> Iterator[str]:
-    """The hard gates: those that did not pass with their reason, the others in one line."""
-    for check in checks:
-        if check.outcome is not CheckOutcome.PASS:
-            word = wording.WORDS[check.outcome]
-            yield f"- hard gate **{escape(check.named)}** {word}: {escape(wording.sentence(check.reason))}"
-    passed = ", ".join(check.metric for check in checks if check.outcome is CheckOutcome.PASS)
-    if passed:
-        yield f"- hard gates ok: {escape(passed)}"
-
-
-def differences(found: Sequence[Difference]) -> Iterator[str]:
-    """What differs between the two sides besides the metrics."""
-    if not found:
-        return
-    yield ""
-    yield "| differs | baseline | candidate |"
-    yield "|---|---|---|"
-    for one in found[:SHOWN_DIFFERENCES]:
-        yield f"| {escape(one.key)} | {escape(str(one.baseline))} | {escape(str(one.candidate))} |"
-    more = len(found) - SHOWN_DIFFERENCES
-    if more > 0:
-        yield ""
-        yield f"and {more} more differences, in `verdict.json`"
+    return Markup((f"[{escape(name)}](<{one.address}>)" if safe else f"{escape(name)}: {code(one.address)}") + needs)
 
 
 def escape(text: str) -> str:

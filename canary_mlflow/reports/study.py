@@ -8,6 +8,7 @@ from typing import Any
 
 from canary_mlflow.reports.charts import Chart
 from canary_mlflow.reports.decision import Decision, decision_to_dict
+from canary_mlflow.reports.instabilities import Instability
 from canary_mlflow.reports.layer_drift import LayerMoved
 from canary_mlflow.tracking.reading.profile import Profiled
 
@@ -65,24 +66,6 @@ class Correlation:
     rows: Sequence[Sequence[float | None]] = ()
     runs: int = 0
     said: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trouble:
-    """An instability: when, where, how bad, what was seen, what it usually means, what to try.
-
-    `step`: None if only the end of a run shows it. `source`: who reports it.
-    """
-
-    run: str
-    step: int | None
-    stream: str
-    level: str
-    rule: str
-    seen: str
-    meaning: str
-    advice: str
-    source: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +136,7 @@ class Study:
     charts: Sequence[Chart] = ()
     band: str = ""
     correlation: Correlation = field(default_factory=Correlation)
-    troubles: Sequence[Trouble] = ()
+    instabilities: Sequence[Instability] = ()
     performance: Sequence[Compared] = ()
     layer_drift: Sequence[LayerMoved] = ()
     memory: Memory = field(default_factory=Memory)
@@ -181,7 +164,7 @@ def study_to_dict(study: Study) -> dict[str, Any]:
         "runs": [asdict(run) for run in study.runs],
         "gone": list(study.gone),
         "correlation": asdict(study.correlation),
-        "instabilities": [asdict(one) for one in study.troubles],
+        "instabilities": [asdict(one) for one in study.instabilities],
         "performance": [asdict(one) for one in study.performance],
         "layer_drift": [asdict(one) for one in study.layer_drift],
         "memory": asdict(study.memory),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from canary_mlflow.reports import figures
+from canary_mlflow.reports.formatting import quantity
 from gates.model.metrics import METRICS
 
 LEARNED = ("eval_loss", "eval_accuracy", "eval_reward", "reward_mean", "score_mean", "kl", "loss", "policy_loss")
@@ -25,7 +25,7 @@ class GridRow:
     def shown(self, name: str) -> str:
         """The mean of a metric over the runs that have it."""
         found = [values[name] for values in self.latest if name in values]
-        return figures.quantity(fmean(found) if found else None, METRICS[name].unit)
+        return quantity(fmean(found) if found else None, METRICS[name].unit)
 
 
 def columns(rows: Sequence[GridRow]) -> list[str]:

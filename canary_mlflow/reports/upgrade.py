@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from canary_mlflow.reports.facts import differing
+from canary_mlflow.reports.differences import differing
 from canary_mlflow.upgrading.outcome import Culprit, Default, PackageSets, Upgrade
 from canary_mlflow.upgrading.run_comparison import LOGGED
 from canary_mlflow.upgrading.upgrade import likeliest

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from reported import canary, report
 
-from canary_mlflow.reports.card import card_of, card_to_dict
 from canary_mlflow.reports.decision import decision_from_dict
 from canary_mlflow.reports.forest import COLUMNS, forest, in_letters
+from canary_mlflow.reports.view import view_of
 from gates.model.verdict import Evidence
 
 CELLS = ("word", "metric", "baseline", "candidate", "change", "limit")
@@ -135,6 +135,6 @@ def test_a_share_is_said_only_where_there_is_one() -> None:
          "rank": 0.92, "share": 0.92},
         {"rule": "learning.rate", "said": "the rate rose", "rank": 0.5, "share": None},
     ]  # fmt: skip
-    card = card_to_dict(card_of(decision_from_dict(plain)))
+    card = view_of(decision_from_dict(plain)).card_to_dict()
     assert [one["share"] for one in card["causes"]] == [0.92, None]
     assert card["because"].startswith("Measured causes: waiting for data 4 → 29 ms explains 92 % of the slower step")

@@ -22,7 +22,7 @@ from canary_mlflow.registry.judging.records import DESCRIPTION_LIMIT
 from canary_mlflow.registry.judging.unregistered import gate_change, gate_session
 from canary_mlflow.registry.sessions.new_version import register_version
 from canary_mlflow.registry.versions import champion
-from canary_mlflow.reports.text import render
+from canary_mlflow.reports.terminal import render
 from gates.model.policy import Bootstrap, FreshBaseline, Policy
 from gates.model.verdict import Outcome, ReasonCode, verdict_from_dict
 

@@ -130,7 +130,7 @@ def test_a_terminal_in_colour_obeys_us_alone(attacked: Attacked) -> None:
 
     study = study_of(attacked.store.client, find_subject(attacked.store.client, attacked.session))
     sight = look(attacked.store.client, attacked.session, following.WATCHED)
-    for part in (Group(*terminal.parts(study, 120, full=True)), following.screen(sight, 0, HOSTILE)):
+    for part in (Group(*terminal.whole(study, 120, full=True)), following.screen(sight, 0, HOSTILE)):
         console = Console(file=io.StringIO(), force_terminal=True, color_system="truecolor", width=120, highlight=False)
         console.print(part)
         painted = console.file.getvalue()

@@ -25,8 +25,8 @@ from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.acts.accepting import accept_facts
 from canary_mlflow.registry.acts.by_hand import bless
 from canary_mlflow.registry.judging.gatekeeper import gate
-from canary_mlflow.reports.card import card_of
 from canary_mlflow.reports.decision import decision_to_dict
+from canary_mlflow.reports.view import view_of
 from gates.model.records import Series
 
 
@@ -204,7 +204,7 @@ def test_two_sessions_are_judged_as_the_command_judges_them(web: Any, guarded: A
     session, _ = blocked(guarded)
     rows = last_row(web, guarded.model)
     page = text_of(web.get(f"/canary/compare?a={usual_session}&b={session}"))
-    said = card_of(compare(usual_session, session, tracking_uri=guarded.uri))
+    said = view_of(compare(usual_session, session, tracking_uri=guarded.uri))
     assert said.rows
     for row in said.rows[:6]:
         assert f"{row.baseline} → {row.candidate}" in page

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from canary_mlflow.reports import json as json_report
-from canary_mlflow.reports import markdown, text
+from canary_mlflow.reports import markdown, terminal
 from canary_mlflow.reports.decision import Decision, Question, RunWarning, decision_from_dict
+from canary_mlflow.reports.view import view_of
 from gates.model.rules import Role
 from gates.model.verdict import (
     Check,
@@ -28,7 +29,7 @@ from gates.model.verdict import (
 from gates.notes import UNCOUNTED
 from gates.watch import WatchWarning
 
-REPORTS = {"text": text.render, "markdown": markdown.render, "json": json_report.render}
+REPORTS = {"text": terminal.render, "markdown": markdown.render, "json": json_report.render}
 RULES = {
     "step_time": {"worse": "higher", "reduction": "iqm"},
     "grad_norm": {"worse": "both", "reduction": "iqm"},
@@ -135,13 +136,13 @@ def unclear(code: ReasonCode, **changes: Any) -> Decision:
 def test_every_report_names_outcome_versions_and_metrics(name: str, outcome: Outcome) -> None:
     checks = (hard("completed"), check(), check("eval_loss", CheckOutcome.INCONCLUSIVE, evidence=None))
     made = decision(verdict(outcome, ReasonCode.TOO_NOISY, checks=checks))
-    report = text.render(made, full=True) if name == "text" else REPORTS[name](made)
+    report = terminal.render(made, full=True) if name == "text" else REPORTS[name](made)
     for expected in (outcome.value, "3", "2", "completed", "step_time", "eval_loss", "eval_loss says so"):
         assert expected in report
 
 
 def test_text_says_verdict_then_evidence_then_next_step_then_ui() -> None:
-    report = text.render(decision())
+    report = terminal.render(decision())
     places = [
         report.index(part)
         for part in ("BLOCK", "Changed:", "[+21.0, +30.5]", "hard gates", "next ", "canary ui --tracking-uri")
@@ -156,16 +157,16 @@ def test_text_says_verdict_then_evidence_then_next_step_then_ui() -> None:
 @pytest.mark.parametrize("width", [40, 60, 80, 88, 107, 108, 140])
 def test_text_keeps_to_the_width(width: int) -> None:
     many = (check(), check("a_rather_long_metric_name_indeed", CheckOutcome.WARN, role=Role.ADVISORY))
-    report = text.render(decision(verdict(checks=many), store="sqlite:////d"), width=width)
+    report = terminal.render(decision(verdict(checks=many), store="sqlite:////d"), width=width)
     assert max(map(len, report.splitlines())) <= width
 
 
 def test_what_a_narrow_terminal_leaves_out_is_said() -> None:
-    narrow = text.render(decision(), width=60)
+    narrow = terminal.render(decision(), width=60)
     assert "[+21.0, +30.5]" not in narrow
     assert "ranges of the changes are left out" in narrow
     assert "step_time: beyond the limit" in narrow
-    assert "left out" not in text.render(decision(), width=90)
+    assert "left out" not in terminal.render(decision(), width=90)
 
 
 def test_headers_are_never_cut() -> None:
@@ -174,17 +175,17 @@ def test_headers_are_never_cut() -> None:
     bare = {"evidence": None, "reason_code": ReasonCode.MISSING_DATA, "reason": why}
     checks = tuple(check(name, CheckOutcome.INCONCLUSIVE, **bare) for name in ("step_time", "loss"))
     for width in range(70, 141):
-        report = text.render(decision(verdict(checks=checks)), width=width)
+        report = terminal.render(decision(verdict(checks=checks)), width=width)
         assert {"metric", "baseline", "candidate", "limit"} <= set(report.split()), width
 
 
 def test_a_tail_that_costs_no_time_is_not_within_its_limit() -> None:
     relieved = check("step_time_tail", CheckOutcome.PASS)
-    report = text.render(decision(verdict(outcome=Outcome.PASS, checks=(relieved,))), width=140, full=True)
+    report = terminal.render(decision(verdict(outcome=Outcome.PASS, checks=(relieved,))), width=140, full=True)
     assert "beyond the limit, but nothing takes longer for it" in report
     assert "A tail or a drift of the step time also passes where" in " ".join(report.split())
     within = check("step_time", CheckOutcome.PASS, evidence=evidence(change_low=0.01, change_high=0.05))
-    assert "nothing takes longer" not in text.render(
+    assert "nothing takes longer" not in terminal.render(
         decision(verdict(outcome=Outcome.PASS, checks=(within,))), width=140, full=True
     )
 
@@ -205,14 +206,14 @@ def test_a_tail_that_costs_no_time_is_not_within_its_limit() -> None:
     ],
 )
 def test_figures_have_human_units(made: Evidence, expected: tuple[str, ...]) -> None:
-    report = text.render(decision(verdict(checks=(check(evidence=made),))))
+    report = terminal.render(decision(verdict(checks=(check(evidence=made),))))
     for figure in expected:
         assert figure in report
 
 
 def test_limit_of_a_metric_that_may_move_neither_way() -> None:
     made = check("grad_norm", evidence=evidence(unit="", margin=0.3))
-    assert "-23.1 % / +30 %" in text.render(decision(verdict(checks=(made,)))), "1 / 1.3 is as far as 1.3"
+    assert "-23.1 % / +30 %" in terminal.render(decision(verdict(checks=(made,)))), "1 / 1.3 is as far as 1.3"
 
 
 @pytest.mark.parametrize(
@@ -226,7 +227,7 @@ def test_limit_of_a_metric_that_may_move_neither_way() -> None:
 def test_the_confidence_of_ranges_is_that_of_those_shown(metric: str, ends: dict[str, Any], words: str) -> None:
     policy = {"name": "smoke", "rules": RULES, "alpha_pass": 0.05}
     made = check(metric, evidence=evidence(**ends))
-    said = " ".join(text.render(decision(verdict(checks=(made,), policy=policy)), full=True).split())
+    said = " ".join(terminal.render(decision(verdict(checks=(made,), policy=policy)), full=True).split())
     assert words in said
     assert ("confidence" in said) is bool(words)
 
@@ -235,15 +236,17 @@ def test_identical_series_are_called_so() -> None:
     made = check(
         outcome=CheckOutcome.PASS, evidence=evidence(identical=True, change=0.0, change_low=None, change_high=None)
     )
-    assert "bit-identical" in text.render(decision(verdict(checks=(made,))))
+    assert "bit-identical" in terminal.render(decision(verdict(checks=(made,))))
 
 
 def test_advice_is_set_apart_and_comes_last() -> None:
     checks = (check("loss", CheckOutcome.WARN, role=Role.ADVISORY), check("step_time", CheckOutcome.PASS))
-    report = text.render(decision(verdict(checks=checks)))
+    made = decision(verdict(checks=checks))
+    report = terminal.render(made, full=True)
     assert "(warning)" in report
     assert "(ok)" not in report
     assert report.index("step_time") < report.index("(warning)")
+    assert "advice      beyond the limit: loss" in terminal.render(made)
 
 
 @pytest.mark.parametrize(
@@ -284,8 +287,8 @@ def test_next_step_fits_what_happened(name: str, made: Decision, expected: str) 
 def test_bootstrap_is_never_called_a_pass() -> None:
     made = no_baseline(bootstrapped=True, promoted=True, champion_after="3")
     assert (made.word, made.exit_code) == ("bootstrap", 0)
-    assert text.render(made).startswith("BOOTSTRAP  m version 3, no champion to compare with\n")
-    assert "no PASS" in " ".join(text.render(made).split())
+    assert terminal.render(made).startswith("BOOTSTRAP  m version 3, no champion to compare with\n")
+    assert "no PASS" in " ".join(terminal.render(made).split())
     assert json.loads(REPORTS["json"](made))["verdict"]["outcome"] == "INCONCLUSIVE"
 
 
@@ -296,7 +299,7 @@ def test_exit_codes(outcome: str, code: int) -> None:
 
 def test_comparison_says_what_a_gate_would_say() -> None:
     made = decision(question=Question.COMPARISON, baseline_label="run a", candidate_label="run b")
-    assert text.render(made).startswith(
+    assert terminal.render(made).startswith(
         "COMPARISON, a gate would say BLOCK  run b (candidate) against run a (baseline)\n"
     )
 
@@ -304,8 +307,8 @@ def test_comparison_says_what_a_gate_would_say() -> None:
 def test_differences_beyond_the_first_are_counted() -> None:
     found = tuple(Difference(key=f"package{n:02}", baseline="1", candidate="2") for n in range(40))
     made = decision(verdict(differences=found))
-    assert "package05 1 → 2; and 34 more." in " ".join(text.render(made).split())
-    assert "package39 1 → 2" in text.render(made, full=True)
+    assert "package05 1 → 2; and 34 more." in " ".join(terminal.render(made).split())
+    assert "package39 1 → 2" in terminal.render(made, full=True)
     assert "and 10 more differences, in `verdict.json`" in markdown.render(made)
     assert len(json.loads(REPORTS["json"](made))["verdict"]["differences"]) == 40
 
@@ -313,9 +316,9 @@ def test_differences_beyond_the_first_are_counted() -> None:
 def test_what_was_not_judged_is_named() -> None:
     few = tuple(check(f"metric{n}", CheckOutcome.NOT_JUDGED, evidence=None) for n in range(2))
     many = tuple(check(f"metric{n}", CheckOutcome.NOT_JUDGED, evidence=None) for n in range(6))
-    assert "not judged  metric0, metric1\n" in text.render(decision(verdict(checks=few)))
-    assert "metric5" in text.render(decision(verdict(checks=many)))
-    assert "Not judged: metric5: Metric5 says so." in text.render(decision(verdict(checks=many)), full=True)
+    assert "not judged  metric0, metric1\n" in terminal.render(decision(verdict(checks=few)))
+    assert "metric5" in terminal.render(decision(verdict(checks=many)))
+    assert "Not judged: metric5: Metric5 says so." in terminal.render(decision(verdict(checks=many)), full=True)
 
 
 def test_a_failed_hard_gate_comes_with_its_reason_and_all_obstacles_are_shown() -> None:
@@ -335,7 +338,7 @@ def test_names_are_text_not_markup() -> None:
     made = decision(
         verdict(checks=(check("[red]a|b<script>", reason="x|y <b>"),)), model="<script>", version="3", page=""
     )
-    assert "[red]a|b<script>" in text.render(made)
+    assert "[red]a|b<script>" in terminal.render(made)
     lines = [line for line in markdown.render(made).splitlines() if "red" in line]
     assert lines == [
         "| **BLOCK** | \\[red\\]a\\|b&lt;script&gt; | 21.4 ms | 26.9 ms | +25.7 % \\[+21.0, +30.5\\] | +15 % | "
@@ -346,13 +349,13 @@ def test_names_are_text_not_markup() -> None:
 
 def test_commands_survive_odd_names() -> None:
     made = decision(model="my model", store="sqlite:////data/my store/mlflow.db")
-    report = " ".join(text.render(made).split())
+    report = " ".join(terminal.render(made).split())
     assert "canary bless 'my model' 3" in report
     assert "--tracking-uri 'sqlite:////data/my store/mlflow.db'" in report
 
 
 def test_a_server_needs_no_ui_command() -> None:
-    report = text.render(decision(store="http://mlflow.example:5000/"))
+    report = terminal.render(decision(store="http://mlflow.example:5000/"))
     assert "canary ui" not in report
     assert "http://mlflow.example:5000/canary/session/s1 (a server with --app-name canary)" in report
     assert "http://mlflow.example:5000/#/models/m/versions/3" in report
@@ -388,10 +391,10 @@ def test_colours_only_on_a_terminal_that_wants_them(monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("NO_COLOR", raising=False)
     shown = {}
     for name, stream in (("terminal", Terminal()), ("file", io.StringIO())):
-        text.show(decision(), stream)
+        terminal.show(decision(), stream)
         shown[name] = stream.getvalue()
     monkeypatch.setenv("NO_COLOR", "1")
-    text.show(decision(), quiet := Terminal())
+    terminal.show(decision(), quiet := Terminal())
     assert "\x1b[1;31mBLOCK" in shown["terminal"]
     assert "\x1b" not in shown["file"]
     assert "31m" not in quiet.getvalue()
@@ -422,44 +425,55 @@ CHANGED = tuple(
 @pytest.mark.parametrize(
     "notes", [(), (CLOCKS,), (COST, CLOCKS), (POLICY,)], ids=["quiet", "contended", "a cost", "a policy"]
 )
-def test_a_verdict_and_its_cause_fit_one_screen(name: str, changes: Any, notes: Any) -> None:
-    """Of recorded sessions at 100 columns: a PASS in 16 lines, others in 20, with what changed as second paragraph. A
-    cost that nothing else tells of is said even beyond these, and so is another policy than the champion's."""
+def test_a_short_report_hides_neither_the_verdict_nor_its_reason_nor_what_to_do(
+    name: str, changes: Any, notes: Any
+) -> None:
+    """Of recorded sessions at 100 columns: few lines, however much there is to tell. A cost that nothing else tells of
+    is said, and so is another policy than the champion's."""
     made = recorded_decision(name)
     judged = replace(made.verdict, differences=changes or made.verdict.differences, notes=(*made.verdict.notes, *notes))
-    lines = text.render(replace(made, verdict=judged), width=100).splitlines()
-    most = {"PASS": 16, "BLOCK": 20, "INCONCLUSIVE": 20}[made.word] + 2 * (COST in notes or POLICY in notes)
-    assert len(lines) <= most, "\n".join(lines)
-    assert COST not in notes or "time went by between its steps" in "\n".join(lines)
-    assert POLICY not in notes or "margin of step_cost 10 % → 50 %" in " ".join(" ".join(lines).split())
+    lines = terminal.render(replace(made, verdict=judged), width=100).splitlines()
+    said = " ".join(" ".join(lines).split())
+    assert len(lines) <= 32, "\n".join(lines)
     assert lines[0].startswith(made.word)
-    assert any(line.startswith("  Changed: ") for line in lines[1:6])
-    assert CLOCKS not in notes or "clock not usable: 4 of 6 runs contended" in "\n".join(lines)
-    assert made.word != "PASS" or not any(line.startswith("  not judged  step") for line in lines)
+    assert judged.reason.rstrip(".").lower() in said.lower()
+    assert " ".join(view_of(replace(made, verdict=judged)).next.split()) in said
+    assert any(line.startswith("  Changed: ") for line in lines[1:9])
+    assert COST not in notes or "time went by between its steps" in said
+    assert POLICY not in notes or "margin of step_cost 10 % → 50 %" in said
+    assert CLOCKS not in notes or "clock not usable: 4 of 6 runs contended" in said
+
+
+def test_metrics_without_a_row_are_named() -> None:
+    checks = tuple(check(f"metric{n}", CheckOutcome.BLOCK if n < 7 else CheckOutcome.PASS) for n in range(9))
+    said = " ".join(terminal.render(decision(verdict(checks=checks))).split())
+    assert "metrics BLOCK: metric6; ok: metric7, metric8" in said
 
 
 def test_one_cause_is_one_line_and_runs_are_called_by_their_seeds() -> None:
     """Twelve warnings of three seeds, of two causes; no ids of runs in 32 digits but the session's."""
     made = recorded_decision("block_nan")
-    said = text.render(made, width=200)
+    said = terminal.render(made, width=200)
     assert "seeds 0, 1, 2: STOP loss, entropy from step 21: is nan." in said
     assert said.count("STOP") == 2
     assert said.count("usually") == 0
-    full = text.render(made, width=200, full=True)
+    full = terminal.render(made, width=200, full=True)
     assert full.count("Usually: an overflow or a division by zero") == 1
     for report in (said, full, markdown.render(made)):
         assert set(re.findall("[0-9a-f]{32}", report)) <= {made.session_id}
 
 
 def test_hard_gates_that_block_stand_above_the_figures() -> None:
-    said = text.render(recorded_decision("block_nan"), width=100, full=True)
+    said = terminal.render(recorded_decision("block_nan"), width=100, full=True)
     assert said.index("BLOCK watch: ") < said.index("metric  ")
-    assert text.render(recorded_decision("block_nan"), width=100).index("BLOCK not learned: ") < said.index("metric  ")
+    assert terminal.render(recorded_decision("block_nan"), width=100).index("BLOCK not learned: ") < said.index(
+        "metric  "
+    )
 
 
 def test_what_a_short_report_leaves_out_is_there_with_full() -> None:
     made = recorded_decision("pass")
-    short, full = text.render(made), text.render(made, full=True)
+    short, full = terminal.render(made), terminal.render(made, full=True)
     assert f"canary report {made.session_id} --full" in short
     for metric in (check.metric for check in made.verdict.checks):
         assert metric in full
@@ -506,7 +520,7 @@ def test_what_differs_exactly_stands_first_and_is_linked_to_what_changed(name: s
     ],
 )
 def test_no_difference_is_said_of_what_was_compared_alone(compared: tuple[str, ...], said: str) -> None:
-    report = " ".join(text.render(decision(verdict(compared=compared))).split())
+    report = " ".join(terminal.render(decision(verdict(compared=compared))).split())
     assert said in report
     assert "none" not in report
 
@@ -558,8 +572,8 @@ def test_the_advice_names_the_noise_that_it_is() -> None:
             for metric in metrics
         ]
         made = unclear(ReasonCode.TOO_NOISY, checks=tuple(checks))
-        return " ".join(text.render(made).split()) + " ".join(
-            text.render(replace(made, question=Question.FILES)).split()
+        return " ".join(terminal.render(made).split()) + " ".join(
+            terminal.render(replace(made, question=Question.FILES)).split()
         )
 
     assert said("step_time").count("look at the noise on th") == 2
@@ -582,7 +596,9 @@ def clear_harm(**changes: Any) -> Check:
 def test_clear_harm_is_never_called_unknown(more: int | None, role: Role) -> None:
     made = clear_harm(reason_code=ReasonCode.TOO_NOISY, more_runs=more, role=role)
     said = " ".join(
-        text.render(decision(verdict(Outcome.INCONCLUSIVE, ReasonCode.TOO_NOISY, checks=(made,))), full=True).split()
+        terminal.render(
+            decision(verdict(Outcome.INCONCLUSIVE, ReasonCode.TOO_NOISY, checks=(made,))), full=True
+        ).split()
     )
     assert "harm beyond the limit, over the whole range; " in said
     assert ("Worse beyond the limit: eval_loss; look at what changed" in said) is (role is Role.GATE)

@@ -13,7 +13,7 @@ from canary_mlflow.launching.plan import Plan
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.acts.by_hand import bless
 from canary_mlflow.registry.judging.gatekeeper import gate
-from canary_mlflow.reports.text import render
+from canary_mlflow.reports.terminal import render
 from gates.model.policy import Policy, WithoutSource
 from gates.model.rules import Role
 from gates.model.verdict import Outcome

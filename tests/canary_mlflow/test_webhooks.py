@@ -21,8 +21,8 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.notify import delivery
 from canary_mlflow.notify.events import of_decision
 from canary_mlflow.notify.session import ask
-from canary_mlflow.reports.card import card_of, card_to_dict
 from canary_mlflow.reports.decision import Decision, decision_from_dict
+from canary_mlflow.reports.view import view_of
 
 SECRET = "a secret of both sides"
 
@@ -137,7 +137,7 @@ def test_a_session_tells_its_verdict_once_with_the_numbers_of_the_card(receiver:
     assert receiver.events(1) == ["canary.verdict"]
     delivery.OUTBOX.close(5)
     (got,) = [one.body for one in receiver.got]
-    card = card_to_dict(card_of(judged()))
+    card = view_of(judged()).card_to_dict()
     assert card["rows"]
     assert got["data"]["card"] == card
     for row in card["rows"]:

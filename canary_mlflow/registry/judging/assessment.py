@@ -26,8 +26,8 @@ from canary_mlflow.registry.sessions.evidence import Read, refuse_changed_eviden
 from canary_mlflow.registry.sessions.orders import counted
 from canary_mlflow.registry.sessions.weights_check import checked_now
 from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version, is_evidence_only
-from canary_mlflow.reports.advice import version_page
 from canary_mlflow.reports.decision import Decision, HeldBy, Hold, barred
+from canary_mlflow.reports.links import version_page
 from canary_mlflow.tracking.stores.places import without_password
 from canary_mlflow.tracking.stores.session import minutes_of_runs
 from gates.judge import judge

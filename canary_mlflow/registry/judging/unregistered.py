@@ -14,8 +14,8 @@ from canary_mlflow.registry.judging import records
 from canary_mlflow.registry.judging.anchor import against_anchor, read_anchor
 from canary_mlflow.registry.sessions.orders import beside_in, counted, session_evidence, version_with
 from canary_mlflow.registry.versions import champion_number
-from canary_mlflow.reports.advice import run_page
 from canary_mlflow.reports.decision import Decision, Question
+from canary_mlflow.reports.links import run_page
 from canary_mlflow.tracking.reading.histories import fresh_runs, read_runs, session_runs
 from canary_mlflow.tracking.stores.places import without_password
 from canary_mlflow.tracking.stores.session import get_run, minutes_of_runs

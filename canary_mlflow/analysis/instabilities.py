@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from canary_mlflow.errors import StoreError
 from canary_mlflow.policies import load_watch
-from canary_mlflow.reports.study import Trouble
+from canary_mlflow.reports.instabilities import Instability
 from canary_mlflow.tags import WATCH_LEVEL, WATCH_WARNINGS
 from canary_mlflow.tracking.reading.numbers import count
 from canary_mlflow.tracking.reading.warned import warnings_in
@@ -27,7 +27,7 @@ ENDINGS: Mapping[str, tuple[str, str]] = {
 }
 
 
-def troubles_of(run: str, found: Run, tags: Mapping[str, str]) -> list[Trouble]:
+def instabilities_of(run: str, found: Run, tags: Mapping[str, str]) -> list[Instability]:
     """The instabilities of one run, the earliest first, how it ended last."""
     watched = WATCH_LEVEL in tags
     source = "reported while it ran" if watched else "nobody watched this run; found now, in what it recorded"
@@ -35,20 +35,20 @@ def troubles_of(run: str, found: Run, tags: Mapping[str, str]) -> list[Trouble]:
         warnings = warnings_in(tags) if watched else replayed(found)
     except StoreError:  # somebody else's tag
         warnings, source = replayed(found), "its tag of warnings cannot be read; found now, in what it recorded"
-    listed = [trouble(run, one, source) for one in sorted(warnings, key=lambda one: one.step)]
+    listed = [instability(run, one, source) for one in sorted(warnings, key=lambda one: one.step)]
     return [*listed, *ending(run, found)]
 
 
-def trouble(run: str, warning: WatchWarning, source: str) -> Trouble:
+def instability(run: str, warning: WatchWarning, source: str) -> Instability:
     """A warning of the watch."""
-    return Trouble(run=run, source=source, **warning.to_dict())  # type: ignore[arg-type]  # the same names
+    return Instability(run=run, source=source, **warning.to_dict())  # type: ignore[arg-type]  # the same names
 
 
-def ending(run: str, found: Run) -> Iterator[Trouble]:
+def ending(run: str, found: Run) -> Iterator[Instability]:
     """How the run broke off, if it did."""
     if found.failure:
         meaning, advice = ENDINGS.get(found.failure, ("", ""))
-        yield Trouble(
+        yield Instability(
             run=run,
             step=found.last_step or None,
             stream="run",
