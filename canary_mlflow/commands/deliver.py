@@ -25,7 +25,7 @@ def deliver(ctx: click.Context, file: Path | None, tracking_uri: str | None) -> 
     Without FILE: all such files in this folder and below, each whatever becomes of the others. Rows that arrived before
     are recognised. A file is removed when everything has arrived; otherwise it keeps the rest.
     """
-    from canary_mlflow.tracking.delivery.recorder import UNDELIVERED
+    from canary_mlflow.tracking.delivery.outbox import UNDELIVERED, StillSent
 
     given = ctx.get_parameter_source("tracking_uri") is ParameterSource.COMMANDLINE
     if file is not None:
@@ -38,6 +38,8 @@ def deliver(ctx: click.Context, file: Path | None, tracking_uri: str | None) -> 
     for each in found:
         try:
             bring(each, tracking_uri, given=given)
+        except StillSent as error:
+            say(str(error))
         except CanaryError as error:
             say(str(error))
             code = max(code, error.exit_code)
@@ -49,27 +51,29 @@ def bring(file: Path, tracking_uri: str | None, *, given: bool) -> None:
 
     Raises UsageError for another kind of file, StoreError if the store does not take everything.
     """
-    from canary_mlflow.tracking.delivery.backlog import Backlog
+    from canary_mlflow.tracking.delivery.outbox import Outbox
     from canary_mlflow.tracking.delivery.recorder import Recorder
     from canary_mlflow.tracking.stores.places import without_password
     from canary_mlflow.tracking.stores.session import get_run
     from canary_mlflow.tracking.stores.store import prepare_store
 
-    backlog = Backlog.of_file(file)
+    outbox = Outbox.of_file(file)
     # MLFLOW_TRACKING_URI may be another project's today. Where it is the run's store, it has the password too.
-    usable = tracking_uri and (given or without_password(tracking_uri) == backlog.store)
-    client = prepare_store(tracking_uri if usable else backlog.store)
-    get_run(client, backlog.run_id)
-    values = backlog.values
-    recorder = Recorder(client, backlog.run_id, file.parent, backlog=backlog)
-    recorder.start()
-    recorder.close(PATIENCE)
-    if recorder.undelivered is None:
-        for sentence in recorder.losses():
-            say(sentence)
-    else:
+    usable = tracking_uri and (given or without_password(tracking_uri) == outbox.store)
+    try:
+        client = prepare_store(tracking_uri if usable else outbox.store)
+        get_run(client, outbox.run_id)
+        values = outbox.values
+        recorder = Recorder(client, outbox.run_id, file.parent, outbox=outbox)
+        recorder.start()
+        recorder.close(PATIENCE)
+    finally:
+        outbox.close()
+    if recorder.undelivered is not None:
         raise StoreError(
-            f"{file}: {backlog.values} of {values} values still wait: {recorder.why_waiting}; "
+            f"{file}: {outbox.values} of {values} values still wait: {recorder.why_waiting}; "
             "expected a store that takes them; run it again later"
         )
-    echo(f"{values - recorder.lost} values and what went with them are in run {backlog.run_id} now.")
+    for sentence in recorder.losses():
+        say(sentence)
+    echo(f"{values - recorder.lost} values and what went with them are in run {outbox.run_id} now.")

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from canary_mlflow.tracking.delivery.items import Status, Tags, Text
 from canary_mlflow.tracking.delivery.recorder import Recorder
 from canary_mlflow.tracking.describing.evaluations import PREFIX, Evaluated, Evaluations
 from canary_mlflow.tracking.describing.exceptions import raised
@@ -179,15 +178,14 @@ class Journal:
     def _write_end(
         self, recorder: Recorder, ending: Ending, content: Mapping[str, Any], tags: Mapping[str, str]
     ) -> None:
-        recorder.add(Text(name="metrics.json", content=json.dumps(content, indent=2, allow_nan=False)))
+        recorder.artifact("metrics.json", json.dumps(content, indent=2, allow_nan=False))
         if self.samples is not None and (texts := self.samples.text()):
-            recorder.add(Text(name=FILE, content=texts))
+            recorder.artifact(FILE, texts)
         if self._trained is not None and self._trained.text:
-            recorder.add(Text(name=TRAINED, content=self._trained.text))
-        recorder.add(Tags(tags=tags))
+            recorder.artifact(TRAINED, self._trained.text)
+        recorder.tag(tags)
         if not ending.completed or self.target.owned:
-            status = "FINISHED" if ending.completed else "FAILED"
-            recorder.add(Status(status=status, end_time=int(time.time() * 1000)))
+            recorder.end("FINISHED" if ending.completed else "FAILED")
 
     def _findings(self, ordered: list[Row]) -> Findings:
         moved = self._parameters.moved if self._parameters else None
@@ -235,7 +233,7 @@ class Journal:
         self.observers.call_each("late", lambda observer: observer.late(step, values))
         if self.recorder is not None:
             if tags:
-                self.recorder.add(Tags(tags=tags))
+                self.recorder.tag(tags)
             self.rows_lost = self.recorder.close(LATE)
 
     def _all_troubles(self) -> dict[str, str]:

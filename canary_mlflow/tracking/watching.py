@@ -13,7 +13,6 @@ from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.notify.delivery import tell
 from canary_mlflow.notify.events import of_warning
 from canary_mlflow.shown import visible
-from canary_mlflow.tracking.delivery.items import File
 from canary_mlflow.tracking.delivery.lines import LineFile, to_line
 from canary_mlflow.tracking.delivery.recorder import Recorder
 from canary_mlflow.tracking.ending import Target
@@ -88,7 +87,7 @@ class Watching(Observer):
         self._pass_on(self.watch.finish(ending.completed))
         self._file.close()
         if self._recorder is not None and not self._in_place and self.watch.warnings:
-            self._recorder.add(File(path=self._file.path, remove=True))
+            self._recorder.move(self._file.path)
         return {**self._tags(), **self._lead(ending.last_step)}
 
     def _pass_on(self, said: Sequence[WatchWarning]) -> None:

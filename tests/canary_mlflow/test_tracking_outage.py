@@ -33,8 +33,8 @@ def server(shared: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
         yield running
 
 
-def journal_on(client: MlflowClient, folder: Path, *, most: int) -> Journal:
-    """A run with few values in memory, on a recorder that sends every tenth of a second."""
+def journal_on(client: MlflowClient, folder: Path) -> Journal:
+    """A run on a recorder that sends every tenth of a second."""
     experiment = client.get_experiment_by_name("outage")
     where = experiment.experiment_id if experiment else client.create_experiment("outage")
     run_id = client.create_run(where).info.run_id
@@ -42,7 +42,7 @@ def journal_on(client: MlflowClient, folder: Path, *, most: int) -> Journal:
     target = Target(client=client, run_id=run_id, owned=True, algo="dpo", folder=folder)
     journal = Journal(target, {}, [SINKS[name](setting) for name in USUAL])
     assert journal.recorder is not None
-    journal.recorder.period, journal.recorder.backlog.most = 0.1, most
+    journal.recorder.period = 0.1
     journal.begin(IDLE)
     return journal
 
@@ -66,7 +66,7 @@ def check_whole(client: MlflowClient, run_id: str, steps: int) -> None:
 def test_a_server_that_is_killed_and_comes_back_gets_every_row_once_and_in_order(
     shared: Any, server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    journal = journal_on(prepare_store(server.uri), tmp_path, most=400)
+    journal = journal_on(prepare_store(server.uri), tmp_path)
     recorder = journal.recorder
     assert recorder is not None
     for number in range(1, 101):
@@ -77,7 +77,7 @@ def test_a_server_that_is_killed_and_comes_back_gets_every_row_once_and_in_order
     server.kill()
     for number in range(201, 401):
         step(journal, number)
-    assert recorder.backlog.path.exists()  # 1000 values and more, of which memory holds 400
+    assert recorder.outbox.path.exists()
     server.start()
     for number in range(401, 431):
         step(journal, number)
@@ -87,7 +87,7 @@ def test_a_server_that_is_killed_and_comes_back_gets_every_row_once_and_in_order
     ordered = shared.client.get_metric_history(journal.target.run_id, "stability/loss")
     arrived = [point.step for point in sorted(ordered, key=lambda point: point.timestamp)]
     assert arrived == sorted(arrived)
-    assert not recorder.backlog.path.exists()
+    assert not recorder.outbox.path.exists()
     assert "did not take" not in caplog.text
     kept = Path(shared_download(journal))
     rows = [json.loads(line) for line in kept.read_text().splitlines()]
@@ -108,7 +108,7 @@ def test_what_a_dead_server_did_not_take_is_delivered_later_by_command(
 
     from canary_mlflow.cli import canary
 
-    journal = journal_on(prepare_store(server.uri), tmp_path, most=200)
+    journal = journal_on(prepare_store(server.uri), tmp_path)
     assert journal.recorder is not None
     for number in range(1, 51):
         step(journal, number)

@@ -14,10 +14,9 @@ import pytest
 import sqlalchemy as sa
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
-from mlflow.protos.databricks_pb2 import BAD_REQUEST
+from mlflow.protos.databricks_pb2 import BAD_REQUEST, INVALID_PARAMETER_VALUE
 
-from canary_mlflow.tracking.delivery.attempts import Attempts
-from canary_mlflow.tracking.delivery.items import File
+from canary_mlflow.tracking.delivery.courier import Attempts
 from canary_mlflow.tracking.delivery.recorder import Recorder
 from canary_mlflow.tracking.reading.histories import read_runs
 
@@ -79,10 +78,16 @@ def test_what_was_sent_twice_is_there_once(shared: Any, run_id: str, tmp_path: P
 
 
 def test_a_value_that_mlflow_refuses_takes_no_other_with_it(shared: Any, run_id: str, tmp_path: Path) -> None:
-    recorder = Recorder(shared.client, run_id, tmp_path)
-    recorder.put(1, {"loss": 1.0, "grad_norm": "a word", "kl": 2.0})  # type: ignore[dict-item]
+    class Choosy(MlflowClient):
+        def log_batch(self, run_id: str, metrics: Any = (), **kwargs: Any) -> Any:
+            if any(one.key == "trl/odd" for one in metrics):
+                raise MlflowException("not this one", error_code=INVALID_PARAMETER_VALUE)
+            return super().log_batch(run_id, metrics, **kwargs)
+
+    recorder = Recorder(Choosy(tracking_uri=shared.uri), run_id, tmp_path)
+    recorder.put(1, {"loss": 1.0, "trl/odd": 0.0, "kl": 2.0})
     assert recorder.close(timeout=20) == 1
-    assert recorder.why_lost
+    assert "not this one" in recorder.why_lost
     assert shared.client.get_run(run_id).data.metrics == {"stability/loss": 1.0, "stability/kl": 2.0}
 
 
@@ -140,11 +145,11 @@ def test_bad_request_from_a_database_without_a_free_connection_loses_nothing(
 def test_a_file_that_was_sent_just_before_the_process_ended_is_not_missed(
     shared: Any, run_id: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sent = File(path=tmp_path / "stability.jsonl", remove=True)
-    sent.path.write_text("{}")
+    sent = tmp_path / "stability.jsonl"
+    sent.write_text("{}")
     recorder = Recorder(shared.client, run_id, tmp_path)
-    recorder.add(sent)
-    recorder.add(sent)  # from undelivered.jsonl, by `canary deliver`
+    recorder.move(sent)
+    recorder.move(sent)  # from undelivered.jsonl, by `canary deliver`
     assert recorder.close() == 0
     assert [one.path for one in shared.client.list_artifacts(run_id)] == ["stability.jsonl"]
     assert "refused" not in caplog.text

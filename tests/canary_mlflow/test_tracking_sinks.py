@@ -181,7 +181,7 @@ folder = Path(sys.argv[1])
 setting = SinkSetting(folder=folder / "r1", artifacts=None, algo="sft", batch_size=1)
 target = Target(client=MlflowClient("http://127.0.0.1:9"), run_id="r1", owned=True, algo="sft", folder=folder)
 journal = Journal(target, {}, [SINKS["mlflow"](setting), SINKS["jsonl"](setting)])
-journal.recorder.backlog.most = 20
+journal.recorder.outbox.most = 20
 journal.begin(Setting(model=None, device="cpu", compiled=False, ranks=1, iterates=False, idle_cpu=float))
 resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))  # as a disk that is full from there on
 for step in range(1, 201):
@@ -213,7 +213,7 @@ def test_the_machine_is_measured_beside_the_run(shared: Any, tmp_path: Path, mon
     journal = Journal(target, {}, [SystemMetrics(run_id)])
     journal.begin(IDLE)
     assert journal.recorder is not None
-    while journal.recorder.backlog.values < 20:
+    while journal.recorder.outbox.values < 20:
         sum(range(10_000))
     journal.finish()
     memory = shared.client.get_metric_history(run_id, "system/system_memory_usage_percentage")

@@ -21,7 +21,7 @@ class SinkSetting:
 
 
 def mlflow_sink(setting: SinkSetting) -> Observer:
-    from canary_mlflow.tracking.sinks.mlflow import MlflowSink
+    from canary_mlflow.tracking.sinks.batched import MlflowSink
 
     return MlflowSink()
 

@@ -1,4 +1,4 @@
-"""A sink whose rows are written by a separate thread, a few times a second."""
+"""Sinks whose rows a separate thread writes, a few times a second."""
 
 from __future__ import annotations
 
@@ -82,3 +82,22 @@ class BatchedSink(Observer):
                 return
             for row in rows:
                 self._keep([row])
+
+
+class MlflowSink(BatchedSink):
+    """Puts each row into the run's outbox, which the recorder sends when that suits the training and the store."""
+
+    name = "mlflow"
+
+    def begin(self, recorder: Recorder | None) -> None:
+        self._recorder = recorder
+        super().begin(recorder)
+
+    def write(self, rows: Sequence[Dated]) -> None:
+        for when, step, row in rows:
+            if self._recorder is not None and row:
+                self._recorder.put(step, row, when)
+
+    def late(self, step: int, row: Mapping[str, float]) -> None:
+        if self._recorder is not None:
+            self._recorder.put(step, row)

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from canary_mlflow.tracking.delivery.items import File
 from canary_mlflow.tracking.delivery.lines import LineFile, to_json, to_line
 from canary_mlflow.tracking.delivery.recorder import Recorder
 from canary_mlflow.tracking.describing.schema import FOREIGN
@@ -72,7 +71,7 @@ class StabilityLog(BatchedSink):
             return super().finish(ending)
         finally:
             if self._recorder is not None and not self._in_place and self._file.path.exists():
-                self._recorder.add(File(path=self._file.path, remove=True))
+                self._recorder.move(self._file.path)
 
     def _is_kept(self, step: int, row: Mapping[str, float]) -> bool:
         iterated = not self._iterates or "iteration_time" in row
