@@ -11,7 +11,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from gates.hard.divergence import divergence
+from gates.hard.hard_gates import divergence
 from gates.model.records import Run, Series
 from gates.watch import Watch, WatchPolicy, WatchWarning, bands_of
 

@@ -104,7 +104,7 @@ def _each_seed_once(rule: MetricRule, sets: Sequence[Sequence[Reading]]) -> list
 
 
 def _repeats(one: Reading, other: Reading) -> bool:
-    return one.seed is not None and one.seed == other.seed and one.series.same_values(other.series)
+    return one.run.seed is not None and one.run.seed == other.run.seed and one.series.same_values(other.series)
 
 
 def _variance(harms: Values) -> float:

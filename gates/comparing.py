@@ -50,15 +50,24 @@ class MetricComparison:
 def compare_metric(
     policy: Policy, rule: MetricRule, left: Sequence[Run], right: Sequence[Run], pairs: Pairs
 ) -> MetricComparison | Check:
-    """Compare one metric over the runs that are valid for it. `left`: the baseline's stored runs. The machine's speed
-    is judged by the fresh baseline runs alone; for all other metrics they count like the stored ones."""
+    """Compare one metric over the runs that are valid for it, and in which it means the same. `left`: the baseline's
+    stored runs. The machine's speed is judged by the fresh baseline runs alone; for all other metrics they count like
+    the stored ones."""
     if otherwise := _means_otherwise(rule, (*left, *pairs.used), right):
         return otherwise
     alike = weighed_alike(rule, once((*left, *pairs.used)), right)
     if isinstance(alike, str):
         return undecided(rule, alike, ReasonCode.NOT_COMPARABLE)
     left, right, said = alike
-    found = _compare_alike(policy, rule, left, right, pairs)
+    of_machine = judged_in_pairs(rule)
+    if pairs and of_machine:
+        left, right = pairs.baseline, pairs.candidate
+    elif rule.info.wall_clock and pairs.invalid:
+        left, right = ([run for run in side if run.run_id not in pairs.invalid] for side in (left, right))
+        if not (left and right):
+            reason = f"no {'baseline' if right else 'candidate'} run has a usable clock (contended)"
+            return undecided(rule, reason, ReasonCode.INVALID_ENVIRONMENT)
+    found = _compare_runs(policy, rule, left, right, beside=of_machine and (bool(pairs) or pairs.together))
     return replace(found, notes=(*found.notes, *said))
 
 
@@ -72,22 +81,6 @@ def _means_otherwise(rule: MetricRule, baseline: Sequence[Run], candidate: Seque
     what = listed(sorted(set.union(*sides) - {""}))
     reason = f"{rule.info.label} {what} in some of these runs and not in others: canary-mlflow's versions differ"
     return undecided(rule, reason, ReasonCode.NOT_COMPARABLE, leaves_open="" in sides[1] and "" not in sides[0])
-
-
-def _compare_alike(
-    policy: Policy, rule: MetricRule, left: Sequence[Run], right: Sequence[Run], pairs: Pairs
-) -> MetricComparison | Check:
-    """As `compare_metric`, of runs in which the metric means the same."""
-    if pairs and judged_in_pairs(rule):
-        return _compare_runs(policy, rule, pairs.baseline, pairs.candidate, beside=True)
-    fresh: Sequence[Run] = pairs.used
-    if rule.info.wall_clock and pairs.invalid:
-        left, fresh, right = ([run for run in side if run.run_id not in pairs.invalid] for side in (left, fresh, right))
-        if not (left and right):
-            empty = "baseline" if right else "candidate"
-            reason = f"no {empty} run has a usable clock (contended)"
-            return undecided(rule, reason, ReasonCode.INVALID_ENVIRONMENT)
-    return _compare_runs(policy, rule, once((*left, *fresh)), right, beside=pairs.together and judged_in_pairs(rule))
 
 
 def _compare_runs(
@@ -134,7 +127,7 @@ def _compared(
         there = all(any(series is not None and series.finite.any() for series in side) for side in recorded)
         return _missing(rule, left, right, why_right or why_left, there)
     notes = tuple(_notes(rule, left, right, len(baseline), len(candidate)))
-    told = {name for reading in right for name in (reading.run_id, reading.seed) if name is not None}
+    told = {name for reading in right for name in (reading.run.run_id, reading.run.seed) if name is not None}
     silent = sum(told.isdisjoint((run.run_id, run.seed)) for run in candidate)
     scale = harm_scale(policy, rule, left, right)
     repeatable = rule.info.repeatable and not silent
@@ -178,7 +171,7 @@ def _notes(
     rule: MetricRule, left: list[Reading], right: list[Reading], asked_left: int, asked_right: int
 ) -> Iterator[str]:
     """What else a reader should know about the data: dropped values, runs without the metric, unequal lengths."""
-    if dropped := sum(reading.dropped for reading in (*left, *right)):
+    if dropped := sum(int(np.count_nonzero(~reading.series.finite)) for reading in (*left, *right)):
         yield f"{dropped} non-finite {'value' if dropped == 1 else 'values'} left out"
     if len(left) == len(right) == 1:
         yield "evidence: prior-based, one run a side says nothing about the spread between runs"
@@ -229,7 +222,7 @@ def by_seeds(readings: Sequence[Reading]) -> Seeds:
     """The readings of each seed; None: those without one."""
     found: Seeds = {}
     for reading in readings:
-        found.setdefault(reading.seed, []).append(reading)
+        found.setdefault(reading.run.seed, []).append(reading)
     return found
 
 
@@ -245,8 +238,8 @@ def _same_code(rule: MetricRule, scale: HarmScale | str, left: list[Reading], ri
     neither worse than the baseline's worst by more than the margin, nor beyond belief."""
     if not _identical(left, right):
         return False
-    held = {reading.seed for reading in left}
-    others = [reading for reading in right if reading.seed not in held]
+    held = {reading.run.seed for reading in left}
+    others = [reading for reading in right if reading.run.seed not in held]
     if not others:
         return True
     if isinstance(scale, str) or implausible(rule, scale, left, right):
@@ -280,8 +273,8 @@ def _same_training(baseline: Sequence[Run], candidate: Sequence[Run]) -> bool:
 
 def _identity(rule: MetricRule, left: list[Reading], right: list[Reading], notes: tuple[str, ...]) -> Check:
     """PASS by identity: nothing is left to test."""
-    seeds, held = ({reading.seed for reading in side} for side in (right, left))
-    both = [reading.value for reading in right if reading.seed in held]
+    seeds, held = ({reading.run.seed for reading in side} for side in (right, left))
+    both = [reading.value for reading in right if reading.run.seed in held]
     mean = math.fsum(both) / len(both)
     evidence = Evidence(
         unit=rule.unit,

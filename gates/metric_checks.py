@@ -19,7 +19,7 @@ from gates.model.summaries import SUMMARIES
 from gates.model.verdict import Check, CheckOutcome, Evidence, ReasonCode, Standing, check_of, undecided
 from gates.model.wording import change, counted, limit, p_value, quantity
 from gates.stats.comparisons import Comparison
-from gates.stats.planning import (
+from gates.stats.power import (
     LEAST_TO_BLOCK,
     MAX_RUNS,
     POWER,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from operator import attrgetter
 from statistics import median
@@ -11,11 +12,11 @@ from gates.evidence.clocks import LONGER, Pairs
 from gates.facts.check import with_fresh
 from gates.facts.exact import not_compared
 from gates.model.metrics import metrics_with
-from gates.model.policy import Policy, matches
+from gates.model.policy import Policy
 from gates.model.records import Run
 from gates.model.sides import Side, same_values, values_of_both
 from gates.model.verdict import Check
-from gates.model.wording import called, counted, listed, together
+from gates.model.wording import counted, listed, together
 
 USUAL_FACTS = frozenset({"algo", "backend", "bound", "device", "model", "paradigm", "tier"})
 """Facts that overlays may ask for even if the runs of a comparison do not record them."""
@@ -50,7 +51,7 @@ def unsaid(policy: Policy, facts: Mapping[str, str]) -> Iterator[str]:
     which the overlay never applies."""
     for overlay in policy.overlays:
         others = {key: values for key, values in overlay.when.items() if key not in ("backend", "bound")}
-        if len(others) < len(overlay.when) and "backend" not in facts and matches(others, facts):
+        if len(others) < len(overlay.when) and "backend" not in facts and replace(overlay, when=others).holds(facts):
             yield f"overlay '{overlay.name}' is left out: these runs do not say their hardware.backend, such as cpu"
         for key in sorted(overlay.when.keys() - facts.keys() - USUAL_FACTS):
             alike = get_close_matches(key, sorted({*facts, *USUAL_FACTS}), n=1)
@@ -76,7 +77,7 @@ def _as_one(side: str, finished: Sequence[Run]) -> Iterator[str]:
     for losses, same in alike.items():
         seeds = {run.seed for run in same}
         if losses and len(same) > 1 and (None in seeds or len(seeds) > 1):
-            who = together(called(run.run_id, run.seed) for run in same)
+            who = together(run.called for run in same)
             yield (
                 f"{counted(len(same), f'{side} run')} have the same loss at every step ({who}): in what they learned "
                 "they are one run; see that the training uses its seed"
@@ -95,7 +96,7 @@ def _clocks(baseline: Sequence[Run], candidate: Sequence[Run], pairs: Pairs) -> 
     sides = (("baseline", baseline), ("fresh baseline", pairs.used), ("candidate", candidate))
     everyone = {run.run_id: run for _, side in sides for run in side}
     slow = [run_id for run_id in everyone if run_id in pairs.invalid]
-    named = [(name, together(called(r.run_id, r.seed) for r in side if r.run_id in slow)) for name, side in sides]
+    named = [(name, together(r.called for r in side if r.run_id in slow)) for name, side in sides]
     who = "; ".join(f"{name} {runs}" for name, runs in named if runs)
     if slow:
         said = f"{who}: {'one' if len(slow) > 1 else 'it'} {pairs.invalid[slow[0]]}"

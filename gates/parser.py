@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 from gates.model.bound import Bound
@@ -23,7 +24,7 @@ from gates.model.fields import (
 )
 from gates.model.metrics import METRICS, RECORDINGS, USUAL, Metric
 from gates.model.paradigm import Paradigm
-from gates.model.policy import KnownPrior, KnownPriors, Overlay, Policy
+from gates.model.policy import Conditional, KnownPrior, Overlay, Policy
 from gates.model.rules import MetricRule, Role, Scale, Worse
 from gates.model.summaries import SUMMARIES
 
@@ -128,48 +129,44 @@ def parse_policy(body: Mapping[str, Any]) -> Policy:
         {"priors": {}, "refuse_code": False, **mapping("policy", body)},
         {**readers(Policy), "rules": mapping, "overlays": mapping, "priors": mapping},
     )
-    given = mapping("overlays", found["overlays"]).items()
-    overlays = [_overlay(name, overlay) for name, overlay in given if overlay is not None]  # None: removed
+    overlays = _conditionals("overlays", found["overlays"], partial(some_fields, readers=RULE_KEYS))
     bodies = mapping("rules", found["rules"])
     rules = {str(name): parse_rule(str(name), rule, bodies) for name, rule in bodies.items()}
     for overlay in overlays:
         for name in overlay.rules:
             if name not in rules:
                 raise unknown(f"overlays.{overlay.name}.rules", "rule", name, rules)
-    priors = tuple(_known_priors(name, known) for name, known in mapping("priors", found["priors"]).items())
-    policy = Policy(**{**found, "priors": priors, "rules": tuple(rules.values()), "overlays": tuple(overlays)})
+    priors = _conditionals("priors", found["priors"], section(KnownPrior))
+    policy = Policy(**{**found, "priors": tuple(priors), "rules": tuple(rules.values()), "overlays": tuple(overlays)})
     for overlay in overlays:
         _check_overlaid(policy, overlay)
     return policy
 
 
-def _overlay(name: Any, body: Any) -> Overlay:
-    path = f"overlays.{name}"
-    found = fields(path, body, {"when": mapping, "rules": mapping})
-    when = _when(path, found["when"])
-    if not when:
+def _conditionals(key: str, given: Any, read: Reader) -> list[Conditional[Any]]:
+    """The overlays or the spreads of a policy, what they say of each rule read by `read`."""
+    found = []
+    for name, body in mapping(key, given).items():
+        path = f"{key}.{name}"
+        if key == "overlays" and body is None:  # removed
+            continue
+        held = fields(path, body, {"when": mapping, "rules": mapping})
+        when = {str(fact): words(f"{path}.when.{fact}", value) for fact, value in held["when"].items()}
+        _check_when(path, when)
+        rules = {str(rule): read(f"{path}.rules.{rule}", said) for rule, said in held["rules"].items()}
+        found.append(Conditional(name=str(name), when=when, rules=rules))
+    return found
+
+
+def _check_when(path: str, found: Mapping[str, tuple[str, ...]]) -> None:
+    if not found and path.startswith("overlays."):
         raise PolicyError(f"{path}.when: found nothing; expected at least one fact, such as 'backend: cpu'")
-    rules = found["rules"].items()
-    changes = {str(rule): some_fields(f"{path}.rules.{rule}", change, RULE_KEYS) for rule, change in rules}
-    return Overlay(name=str(name), when=when, rules=changes)
-
-
-def _known_priors(name: Any, body: Any) -> KnownPriors:
-    path = f"priors.{name}"
-    found = fields(path, body, {"when": mapping, "rules": mapping})
-    rules = {str(rule): section(KnownPrior)(f"{path}.rules.{rule}", prior) for rule, prior in found["rules"].items()}
-    return KnownPriors(name=str(name), when=_when(path, found["when"]), rules=rules)
-
-
-def _when(path: str, body: Mapping[Any, Any]) -> dict[str, tuple[str, ...]]:
-    found = {str(key): words(f"{path}.when.{key}", value) for key, value in body.items()}
     for key, values in found.items():
         valid: Iterable[str] = INFERRED.get(key, RECORDINGS if key in METRICS else ())
         if valid and (wrong := sorted(set(values) - set(valid))):
             raise PolicyError(f"{path}.when.{key}: found {wrong[0]!r}; valid: {', '.join(valid)}")
         if key not in METRICS and not set(RECORDINGS).isdisjoint(values):
             raise unknown(f"{path}.when", "metric", key, METRICS)
-    return found
 
 
 def _check_overlaid(policy: Policy, overlay: Overlay) -> None:

@@ -17,7 +17,7 @@ from gates.model.records import Run
 from gates.model.verdict import Check, Outcome, RootCause
 from gates.model.wording import listed
 
-DEARER = 1.04  # times the cost of all steps: a slowdown of the last ones alone moves no median
+DEARER = (1 + COSTLIER) / 2  # times the cost of all steps, of which a slowdown of the last half moves no median
 HEAVIER = 1.05  # times its peak
 LEAST_MIB = 8.0  # by which its peak is higher, too: of a small one, 5 % are next to nothing
 CLEAR = 0.25  # share of the harm that a phase must explain to be named
@@ -80,7 +80,7 @@ def slower(sides: Sides) -> Iterator[RootCause]:
 
 def pace_of(sides: Sides) -> float:
     """How many times as long the fixed kernel took on the candidate's side; 1 if nothing tells."""
-    if sides.host_bound and sides.has("step_cpu_time") and sides.has("step_cost"):
+    if own_clock(sides) == "step_cpu_time" and sides.has("step_cost"):
         pace = ratio(sides.level("step_cpu_time")) / ratio(sides.level("step_cost"))
     else:
         pace = ratio(sides.level("sentinel_time")) if sides.has("sentinel_time") else 1.0
@@ -248,19 +248,12 @@ def _zeros(run: Run) -> list[tuple[int, int]]:
     return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
 
 
-def signals(sides: Sides) -> Iterator[RootCause]:
-    """A training's own signals that contradict each other; none if a value is not finite or nothing trains."""
-    if any(not_numbers(sides)) or any(frozen(sides)):
-        return
-    yield from contradicts(sides)
-    yield from paid_otherwise(sides)
-    yield from unheld(sides)
+def collapses(sides: Sides) -> Iterator[RootCause]:
+    """A critic that loses track of its policy, or a policy that collapses, of which the former follows."""
     entropy = ratio(sides.tail("entropy")) if sides.has("entropy") else math.nan
-    if sides.has("value_loss"):
-        times = ratio(sides.tail("value_loss"))
-        if times >= 5:  # a critic loses track of a policy that collapses
-            rank = 0.6 if entropy <= COLLAPSED else 0.74
-            yield RootCause(rule="critic.runs-away", said=f"the value loss ends {times:.3g} times as high", rank=rank)
+    if sides.has("value_loss") and (times := ratio(sides.tail("value_loss"))) >= 5:
+        rank = 0.6 if entropy <= COLLAPSED else 0.74
+        yield RootCause(rule="critic.runs-away", said=f"the value loss ends {times:.3g} times as high", rank=rank)
     if entropy <= COLLAPSED:
         said = f"the policy's entropy ends at {_percent(entropy)} of the baseline's"
         yield RootCause(rule="policy.collapses", said=said, rank=0.7)
@@ -329,9 +322,11 @@ def harmed(policy: Policy, checks: Sequence[Check], outcome: Outcome, runs: Sequ
 
 
 RULES: Sequence[Callable[[Sides], Iterator[RootCause]]] = (
-    frozen, not_numbers, starts, data, layers, rates, slower, heavier, signals,
+    frozen, not_numbers, starts, data, layers, rates, slower, heavier,
 )  # fmt: skip
-"""To add a rule, write a function in this module and add a line here."""
+SIGNALS: Sequence[Callable[[Sides], Iterator[RootCause]]] = (contradicts, paid_otherwise, unheld, collapses)
+"""To add a rule, write a function in this module and name it here. SIGNALS: a training's own signals that contradict
+each other, which tell nothing if a value is not finite or nothing trains."""
 
 
 def root_causes(
@@ -348,4 +343,6 @@ def root_causes(
         return harmed is not None and units is not None and units.isdisjoint(harmed)
 
     found = [one for rule in RULES for one in rule(sides)]
+    if not any(one.rule.startswith("numbers.") for one in found):
+        found += [one for rule in SIGNALS for one in rule(sides)]
     return sorted(found, key=lambda one: (beside_the_point(one), -one.rank))

@@ -136,14 +136,13 @@ def store(folder: Path, found: Calibration) -> tuple[Path, str]:
 
     from canary_mlflow.policies import PRIORS_FILE, read_priors
     from gates.calibration import known_priors
-    from gates.model.policy import known_to_dict
 
     if odd := [f"{each.rule.name}: {problem}" for each in found.spreads for problem in each.odd]:
         raise UsageError(f"canary calibrate --write: found {odd[0]}; expected unchanged runs alone; nothing was stored")
     path = folder / PRIORS_FILE
     name = " ".join([found.policy.name, *found.when.values()])
     priors = read_priors(path) if path.exists() else {}
-    old, new = priors.pop(name, {}), known_to_dict(known_priors(name, dict(found.when), found.spreads))
+    old, new = priors.pop(name, {}), known_priors(name, dict(found.when), found.spreads).to_dict()
     priors[name] = new
     text = yaml.safe_dump({"priors": priors}, sort_keys=False, allow_unicode=True)
     head = "# Written by canary calibrate; policies read it in the folder they are used in.\n"

@@ -77,9 +77,9 @@ def dots_of(
 
     def dot(reading: Reading, side: str) -> Dot:
         change = scale.change(scale.harm(reading) - middle)
-        seed = "" if reading.seed is None else str(reading.seed)
+        seed = "" if reading.run.seed is None else str(reading.run.seed)
         shown = quantity(reading.value, rule.unit)
-        return Dot(at=within(change / margin), run_id=reading.run_id, seed=seed, side=side, shown=shown)
+        return Dot(at=within(change / margin), run_id=reading.run.run_id, seed=seed, side=side, shown=shown)
 
     return [*(dot(one, "baseline") for one in left), *(dot(one, "candidate") for one in right)]
 

@@ -12,7 +12,7 @@ from gates.evidence.readings import TOO_SHORT
 from gates.facts.exact import FACTS
 from gates.model.metrics import METRICS
 from gates.model.verdict import CheckOutcome, Outcome, ReasonCode, Standing, Verdict
-from gates.stats.planning import MAX_RUNS
+from gates.stats.power import MAX_RUNS
 
 MARK = "\0"
 """Around a command in a sentence: no name that MLflow keeps, no path and no argument of a command can hold it."""

@@ -14,8 +14,7 @@ from gates import MetricRule, Policy
 from gates.model.priors import Prior
 from gates.model.rules import Scale, Worse
 from gates.model.wording import change, limit
-from gates.stats.planning import POWER
-from gates.stats.power import Chances
+from gates.stats.power import POWER, Chances
 
 ASSUMPTION = (
     "the product of the chances above, as if the metrics varied independently; hard checks, exact facts and disturbed "

@@ -20,8 +20,8 @@ from gates.model.records import Run, Version
 from gates.model.rules import MetricRule
 from gates.model.sides import Side, baseline_side
 from gates.model.summaries import SUMMARIES
-from gates.model.wording import called, quantity
-from gates.stats.planning import LEAST_TO_BLOCK
+from gates.model.wording import quantity
+from gates.stats.power import LEAST_TO_BLOCK
 
 LONGER = 0.1
 """By how much a larger share of its time one side stands in line for a core, from which on that may be why its steps
@@ -145,9 +145,7 @@ def pair(policy: Policy, baseline: Version | None, stored: Side, candidate: Side
     paired = {right[seed].run_id for seed in seeds}
     enough = len(seeds) >= LEAST_TO_BLOCK
     of_stored = contended(policy, stored.finished, stored.finished if enough else candidate.finished)
-    slow = [
-        f"{called(run.run_id, run.seed)}: it {invalid[run.run_id]}" for run in side.finished if run.run_id in invalid
-    ]
+    slow = [f"{run.called}: it {invalid[run.run_id]}" for run in side.finished if run.run_id in invalid]
     return Pairs(
         baseline=tuple(left[seed] for seed in seeds) if enough else (),
         candidate=tuple(right[seed] for seed in seeds) if enough else (),
@@ -156,7 +154,7 @@ def pair(policy: Policy, baseline: Version | None, stored: Side, candidate: Side
         together=baseline is not None and baseline.beside,
         left_out=(*side.left_out, *slow),
         unpaired=tuple(
-            called(run.run_id, run.seed)
+            run.called
             for run in candidate.finished
             if enough and run.run_id not in paired and run.run_id not in invalid
         ),

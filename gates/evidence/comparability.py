@@ -37,8 +37,8 @@ def implausible(rule: MetricRule, scale: HarmScale, baseline: Sequence[Reading],
     or as negative as it was positive, is not a loss, and clocks do not stand still.
     """
     everyone, info = [*baseline, *candidate], rule.info
-    largest = max(everyone, key=lambda reading: (reading.value, reading.run_id))
-    said = f"{info.label} of {largest.called} is {quantity(largest.value, info.unit)}"
+    largest = max(everyone, key=lambda reading: (reading.value, reading.run.run_id))
+    said = f"{_of(rule, largest)} is {quantity(largest.value, info.unit)}"
     if info.unit == "MiB" and largest.value >= MOST_MIB:
         return f"{said}: perhaps bytes; expected MiB"
     if info.share:
@@ -73,7 +73,7 @@ def _standing_clock(rule: MetricRule, everyone: Sequence[Reading]) -> str:
         values = reading.series.finite_only().values[reading.warmup :]
         count = int(np.count_nonzero(values <= 0))
         if count > _STANDING * len(values):
-            return f"{rule.info.label} of {reading.called} is zero or less at {count} of {len(values)} steps"
+            return f"{_of(rule, reading)} is zero or less at {count} of {len(values)} steps"
     return ""
 
 
@@ -86,7 +86,7 @@ def _vanished(rule: MetricRule, baseline: Sequence[Reading], candidate: Sequence
     for reading in candidate:
         count, length = int(np.count_nonzero(reading.series.values == 0)), len(reading.series.values)
         if count > _STANDING * length:
-            return f"{rule.info.label} of {reading.called} is exactly 0 at {count} of {length} steps, before at none"
+            return f"{_of(rule, reading)} is exactly 0 at {count} of {length} steps, before at none"
     here, there = _medians(baseline, candidate)
     if max(reading.value for reading in candidate) >= 0 or there > -here / 2:
         return ""
@@ -121,13 +121,13 @@ def _odd_one(rule: MetricRule, side: Sequence[Reading], everyone: Sequence[Readi
     if max(reading.value for reading in side) < FAR * min(reading.value for reading in side):
         return ""
     middle = median(reading.value for reading in everyone)
-    odd = max(side, key=lambda reading: (abs(math.log(reading.value / middle)), reading.run_id))
-    others = [other.value for other in everyone if other.run_id != odd.run_id]
+    odd = max(side, key=lambda reading: (abs(math.log(reading.value / middle)), reading.run.run_id))
+    others = [other.value for other in everyone if other.run.run_id != odd.run.run_id]
     if rule.info.repeatable and any(max(odd.value / other, other / odd.value) < FAR for other in others):
         return ""
     shown, usual = (quantity(value, rule.info.unit) for value in (odd.value, middle))
     return (
-        f"{rule.info.label} of {odd.called} is {shown}, {_times(max(odd.value / middle, middle / odd.value))} off the "
+        f"{_of(rule, odd)} is {shown}, {_times(max(odd.value / middle, middle / odd.value))} off the "
         f"median of all runs ({usual}): a slip in its file or unit, or a machine in trouble; fix it or leave it out"
     )
 
@@ -143,6 +143,10 @@ def _too_good(rule: MetricRule, baseline: Sequence[Reading], candidate: Sequence
 
 def _medians(*sides: Sequence[Reading]) -> list[float]:
     return [median(reading.value for reading in side) for side in sides]
+
+
+def _of(rule: MetricRule, reading: Reading) -> str:
+    return f"{rule.info.label} of {reading.run.called}"
 
 
 def _both(rule: MetricRule, here: float, there: float) -> str:
@@ -176,8 +180,8 @@ def incomparable(
     policy that passes over its answers more often has seen no more of them."""
     everyone = [*baseline, *candidate]
     why = _incomparable(rule, scale, everyone, [run.last_step for run in unread], "steps")
-    paces = [*(reading.updates for reading in everyone), *(run.updates for run in unread)]
-    if not why or not all(map(math.isfinite, paces)):
+    runs = [*(reading.run for reading in everyone), *unread]
+    if not why or not all(math.isfinite(run.updates) for run in runs):
         return why
     ends = [math.ceil(run.last_step / run.updates) for run in unread]
     return _incomparable(rule, scale, [reading.in_rollouts for reading in everyone], ends, "rollouts")
@@ -206,7 +210,7 @@ def _incomparable(
 
 def unread(runs: Sequence[Run], readings: Sequence[Reading]) -> list[Run]:
     """The runs without a reading: one that ended too early to give one has not got as far either."""
-    read_ids = {reading.run_id for reading in readings}
+    read_ids = {reading.run.run_id for reading in readings}
     return [run for run in runs if run.run_id not in read_ids and run.last_step > 0]
 
 

@@ -14,7 +14,7 @@ from gates.model.priors import Prior
 from gates.model.records import EDGE, Run, Series
 from gates.model.rules import LARGEST_LOG, MetricRule, Role, Scale, as_change
 from gates.model.summaries import SUMMARIES, Values, rate
-from gates.model.wording import called, quantity
+from gates.model.wording import quantity
 
 LEAST_POINTS = 8
 """Fewer means of several steps are no middle of anything."""
@@ -38,39 +38,26 @@ MEASURED_BY = {
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Reading:
-    """A run's number `value`, in the metric's unit. `last_step`: of the run; the series may end earlier. `warmup`: how
-    many points of the series are warm-up. `capacity`: what the run's device can hold, in the metric's unit. `rewards`:
-    the lowest and the highest of all rewards that the run recorded, if this is one. `updates`: as in Run. `start`: an
-    evaluation's value before the training, NaN if that is not known."""
+    """A run's number `value`, in the metric's unit, and the series that it is of. `last_step`: of the run; the series
+    may end earlier. `warmup`: how many points of the series are warm-up."""
 
-    run_id: str
-    seed: int | None
+    run: Run
     series: Series
     value: float
-    dropped: int
     last_step: int
     warmup: int
-    capacity: float = math.inf
-    rewards: tuple[float, float] = (-math.inf, math.inf)
-    updates: float = math.nan
-    start: float = math.nan
 
     @property
     def in_rollouts(self) -> Reading:
         """The same by rollouts: each point at that of its step."""
-        rollouts = np.ceil(self.series.steps / self.updates).astype(np.int64)
-        last = math.ceil(self.last_step / self.updates)
+        rollouts = np.ceil(self.series.steps / self.run.updates).astype(np.int64)
+        last = math.ceil(self.last_step / self.run.updates)
         return replace(self, series=replace(self.series, steps=rollouts), last_step=last)
 
     @property
     def to_the_end(self) -> bool:
         """Whether the series goes on as long as its run: no more than a tenth of the run, or a point, is missing."""
         return self.last_step - int(self.series.steps[-1]) <= max(EDGE * self.last_step, self.series.spacing)
-
-    @property
-    def called(self) -> str:
-        """How sentences name its run."""
-        return called(self.run_id, self.seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,42 +121,12 @@ def _read_one(policy: Policy, rule: MetricRule, run: Run) -> Reading | str:
     if not math.isfinite(value):
         return f"{rule.info.label} has too few finite values in the part of the run that is judged"
     return Reading(
-        run_id=run.run_id,
-        seed=run.seed,
+        run=run,
         series=series,
         value=max(-LARGEST, min(value, LARGEST)),
-        dropped=int(np.count_nonzero(~series.finite)),
         last_step=max(run.last_step, int(series.steps[-1])),
         warmup=warmup,
-        capacity=_capacity(run) if rule.info.unit == "MiB" else math.inf,
-        rewards=_rewards(rule, run) if rule.info.reward else (-math.inf, math.inf),
-        updates=run.updates,
-        start=_start(rule, run, series),
     )
-
-
-def _start(rule: MetricRule, run: Run, series: Series) -> float:
-    """What was measured first, and early: an evaluation, or the same in training, which in its first step is what the
-    loss defines, such as DPO's ln 2. Where evaluations are counted in place of steps, the first may come late."""
-    trained = [run.series[name].finite_only() for name in MEASURED_BY.get(rule.metric, ()) if name in run.series]
-    evaluated = [series.finite_only()] if len(series.steps) > 1 else []
-    known = [one for one in (*evaluated, *trained) if len(one.steps)]
-    first = min(known, key=lambda one: int(one.steps[0]), default=None)
-    early = first is not None and first.steps[0] <= max(first in trained, EDGE * run.last_step)
-    return float(first.values[0]) if first is not None and early else math.nan
-
-
-def _rewards(rule: MetricRule, run: Run) -> tuple[float, float]:
-    """The lowest and the highest reward of any kind, as an evaluation at the end alone may lie anywhere; of one
-    function's reward, its own."""
-    values = [value for name in ((rule.metric,) if rule.own else _REWARDS) for value in run.finite(name)]
-    return (min(values), max(values)) if values else (-math.inf, math.inf)
-
-
-def _capacity(run: Run) -> float:
-    """The memory of the run's GPU in MiB; infinite where it is not known."""
-    said = run.environment.get("gpu_memory", "")
-    return float(said) if said.isdigit() else math.inf
 
 
 def points(policy: Policy, series: Series) -> tuple[int, int]:
@@ -213,7 +170,7 @@ def harm_scale(
         prior = replace(prior, sd=prior.sd * typical)
         return HarmScale(scale=Scale.IDENTITY, sign=sign, margin=rule.margin * typical, prior=prior)
     margin = rule.harm_margin
-    if info.reward and scale is Scale.IDENTITY and (share := _share_of_scores(margin, baseline)) < 1:
+    if info.reward and scale is Scale.IDENTITY and (share := _share_of_scores(rule, margin, baseline)) < 1:
         margin = share * margin
         prior = replace(prior, sd=share * prior.sd) if prior.kind == "shipped" else prior
     for most in (_share_of_room(rule, scale, baseline, candidate), _share_of_gain(rule, scale, sign, baseline)):
@@ -232,14 +189,20 @@ def _share_of_room(rule: MetricRule, scale: Scale, baseline: Sequence[Reading], 
     if rule.headroom is None or scale is not Scale.LOG:
         return math.inf
     level = math.exp(math.fsum(math.log(reading.value) for reading in baseline) / len(baseline))
-    left = max(0.0, min(reading.capacity for reading in (*baseline, *candidate)) - level)
+    memory = [reading.run.environment.get("gpu_memory", "") for reading in (*baseline, *candidate)]
+    left = max(0.0, min(float(said) if said.isdigit() else math.inf for said in memory) - level)
     return math.log1p(rule.headroom * left / level)
 
 
-def _share_of_scores(margin: float, baseline: Sequence[Reading]) -> float:
+def _share_of_scores(rule: MetricRule, margin: float, baseline: Sequence[Reading]) -> float:
     """What share of a limit for scores is one for rewards of right and wrong answers, of which it would let most be
-    lost; 1 for other rewards. What counts is how much reward the baseline gained over the worst answer."""
-    lowest, highest = min(reading.rewards[0] for reading in baseline), max(reading.rewards[1] for reading in baseline)
+    lost; 1 for other rewards. They are known by the rewards of any kind, as an evaluation at the end alone may lie
+    anywhere (one function's, by its own). What counts is how much the baseline gained over the worst answer."""
+    names = (rule.metric,) if rule.own else _REWARDS
+    known = [[value for name in names for value in reading.run.finite(name)] for reading in baseline]
+    if not all(known):
+        return 1.0
+    lowest, highest = min(map(min, known)), max(map(max, known))
     best = max(reading.value for reading in baseline)
     reached = best - min(0.0, lowest)
     verified = VERIFIED[0] <= lowest and highest <= VERIFIED[1] and best > 0
@@ -251,8 +214,21 @@ def _share_of_gain(rule: MetricRule, scale: Scale, sign: float, baseline: Sequen
     nothing was gained, which is for other checks to say."""
     if rule.gain is None or not all(reading.to_the_end for reading in baseline):
         return math.inf
-    gained = math.fsum(sign * (reading.start - reading.value) for reading in baseline) / len(baseline)
+    gained = math.fsum(sign * (_start(rule, reading) - reading.value) for reading in baseline) / len(baseline)
     if not 0 < gained < math.inf:
         return math.inf
     lost = rule.gain * gained
     return lost if scale is Scale.IDENTITY else sign * math.log1p(max(sign * lost / _mean(baseline), -0.99))
+
+
+def _start(rule: MetricRule, reading: Reading) -> float:
+    """What was measured first, and early: an evaluation, or the same in training, which in its first step is what the
+    loss defines, such as DPO's ln 2; NaN if that is not known. Where evaluations are counted in place of steps, the
+    first may come late."""
+    run, series = reading.run, reading.series
+    trained = [run.series[name].finite_only() for name in MEASURED_BY.get(rule.metric, ()) if name in run.series]
+    evaluated = [series.finite_only()] if len(series.steps) > 1 else []
+    known = [one for one in (*evaluated, *trained) if len(one.steps)]
+    first = min(known, key=lambda one: int(one.steps[0]), default=None)
+    early = first is not None and first.steps[0] <= max(first in trained, EDGE * run.last_step)
+    return float(first.values[0]) if first is not None and early else math.nan

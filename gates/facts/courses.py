@@ -19,8 +19,6 @@ SHIFT = 1
 """Some releases of Transformers log the rate of a step, others that of the next: a course that stands a step earlier or
 later is the same."""
 ROUNDED = 5e-3  # of a value's size: logs keep a few digits
-LEAST = 2
-"""Rows that must differ: one alone may be a corner of the schedule that lies between two rows."""
 
 Values = NDArray[np.float64]
 
@@ -56,7 +54,7 @@ def _leaves(series: Series, before: Sequence[Series], shift: int) -> tuple[str, 
     low, high = _between(before, steps, shift)
     slack = ROUNDED * np.maximum(np.abs(values), high)
     apart = (values < low - slack) | (values > high + slack)
-    if apart.sum() < min(LEAST, max(1, len(steps))):
+    if not apart.any() or apart.sum() == 1 < len(steps):  # one alone may be a corner that lies between two rows
         return None
     beyond = np.maximum(low - values, values - high)
     at, first = int(np.argmax(beyond)), int(np.argmax(apart))

@@ -10,13 +10,14 @@ from typing import NamedTuple
 import numpy as np
 
 from gates.hard.crashes import crashes
-from gates.hard.divergence import divergence
 from gates.model.metrics import metrics_with
+from gates.model.paradigm import Paradigm, paradigm_of
 from gates.model.policy import Policy
 from gates.model.records import WITHIN_NOISE, Run, Version
 from gates.model.sides import CRASHES, Side, as_a_candidate
+from gates.model.summaries import Values, iqm
 from gates.model.verdict import Check, CheckOutcome, ReasonCode, hard_check, open_check
-from gates.model.wording import counted, listed
+from gates.model.wording import counted, figure, listed
 
 _COUNT = "nonfinite"
 _NEVER_NAN = metrics_with("never_nan")
@@ -77,6 +78,16 @@ not 2 of 3 against 1 of 3 (0.5). So high, because neither answer lets anything p
 _DOUBT = 0.05
 """The same for what only noise keeps from being seen: 3 of 3 against none of 3, not 2 of 3."""
 _UNCLEAR = "no learning beyond its noise"
+RISE = 1.5
+"""A loss has diverged that ends so many times as high as its lowest level was, if it lost half of what it had gained"""
+
+SIGMAS = 5.0
+"""and stands so many standard deviations out of its own noise."""
+
+PARTS = 33
+"""A level is that of one of so many parts of a run, of ten values at least: of fewer, with small batches, it is luck,
+and one part says nothing. The end is the last level, or as many values as a part has, three at least, that are all so
+high."""
 
 
 def hard_checks(policy: Policy, side: Side, baseline: Version | None = None) -> tuple[Check, ...]:
@@ -230,6 +241,34 @@ def _invariants(run: Run) -> str | None:
     if run.invariants.startswith(_BROKEN):
         return run.invariants.removeprefix(_BROKEN).strip()
     return "" if run.invariants else None
+
+
+def divergence(run: Run) -> str | None:
+    """How far above where it had been a run ended that learns from examples, in one clause; '' if it did not, None if
+    it has no loss that could tell. What comes and goes on the way is left to the watch, and so is learning from
+    rewards, whose loss is scaled by its own advantages."""
+    series = run.series.get("loss")
+    if series is None or paradigm_of(run.workload.get("algo", ""), run.series.keys()) is Paradigm.REINFORCEMENT:
+        return None
+    loss = series.finite_only().values
+    parts = min(PARTS, len(loss) // 10)
+    return _ends_high(loss, parts) if parts > 1 else None
+
+
+def _ends_high(loss: Values, parts: int) -> str:
+    if np.min(loss) <= 0:
+        return ""  # no factor tells how far up that is
+    windows = np.array_split(loss, parts)
+    levels = [float(iqm(part)) for part in windows]
+    last = max(3, len(loss) // PARTS)
+    # In logarithms, as a loss wobbles in proportion to itself; of neighbours, as a trend is not noise.
+    noise = float(np.std(np.diff(np.log(loss[:-last]))))
+    lowest = min(levels)
+    for end, values in ((levels[-1], len(windows[-1])), (float(np.min(loss[-last:])), 1)):
+        far = np.log(end / lowest) > max(np.log(RISE), SIGMAS * noise / np.sqrt(values))
+        if far and end - lowest > (levels[0] - lowest) / 2:
+            return f"loss ended at {figure(end)}, from {figure(lowest)}, over {RISE:g} times"
+    return ""
 
 
 _RULES: Mapping[str, HardRule] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, TypeVar
 
 from gates.model.bound import bound_of
 from gates.model.fields import PolicyError, choice, count, flag, listed, number, one_of, optional, plain, section, text
@@ -141,28 +141,34 @@ class KnownPrior(Prior):
         return (self.reduction, self.scale) == (rule.reduction, rule.scale)
 
 
-@dataclass(frozen=True, kw_only=True)
-class KnownPriors:
-    """Spreads that were calibrated or learnt from runs for which every fact in `when` holds, by rule. If several apply,
-    the one with the most facts counts (Policy.prior_of)."""
-
-    name: str
-    when: Mapping[str, tuple[str, ...]]
-    rules: Mapping[str, KnownPrior]
+Said = TypeVar("Said")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Overlay:
-    """Changes to rules that apply when every fact in `when` has one of the listed values."""
+class Conditional(Generic[Said]):
+    """What a policy says of some rules where every fact in `when` has one of the listed values, in upper or lower case;
+    an empty `when` always holds."""
 
     name: str
     when: Mapping[str, tuple[str, ...]]
-    rules: Mapping[str, Mapping[str, Any]]
+    rules: Mapping[str, Said]
+
+    def holds(self, facts: Mapping[str, str]) -> bool:
+        """Whether it applies to runs with these facts."""
+        wanted = ((facts.get(key, ""), values) for key, values in self.when.items())
+        return all(value.lower() in {one.lower() for one in values} for value, values in wanted)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a policy file holds under its name."""
+        found: dict[str, Any] = plain({"when": self.when, "rules": self.rules})
+        return found
 
 
-def matches(when: Mapping[str, tuple[str, ...]], facts: Mapping[str, str]) -> bool:
-    """Whether each fact has one of the listed values, in upper or lower case; an empty `when` always matches."""
-    return all(facts.get(key, "").lower() in {value.lower() for value in values} for key, values in when.items())
+Overlay = Conditional[Mapping[str, Any]]
+"""Changes of rules."""
+KnownPriors = Conditional[KnownPrior]
+"""Spreads that were calibrated or learnt from such runs. If several apply, the one with the most facts counts
+(Policy.prior_of)."""
 
 
 def _looks(path: str, body: Any) -> Looks:
@@ -206,14 +212,14 @@ class Policy:
         facts = {"paradigm": paradigm_of(facts.get("algo", ""), recorded), **bound_of(facts), **facts}
         rules = {rule.name: rule for rule in self.rules}
         for overlay in self.overlays:
-            if matches(overlay.when, facts):
+            if overlay.holds(facts):
                 for name, changes in overlay.rules.items():
                     rules[name] = replace(rules[name], **changes)
         for name, rule in rules.items():
             of_steps = rules.get(rule.metric, rule).margin
             if rule.reduction in ("steady", "whole") and of_steps > rule.margin:
                 rules[name] = replace(rule, margin=of_steps)
-        known = tuple(known for known in self.priors if matches(known.when, facts))
+        known = tuple(known for known in self.priors if known.holds(facts))
         return replace(self, rules=tuple(rules.values()), overlays=(), priors=known)
 
     def anchored(self) -> Policy:
@@ -247,14 +253,8 @@ def policy_to_dict(policy: Policy) -> dict[str, Any]:
     """The policy as plain values with every key, which `parse_policy` reads back to an equal policy."""
     found: dict[str, Any] = plain({**vars(policy), "rules": (), "overlays": (), "priors": ()})
     found["rules"] = {rule.name: _rule(rule) for rule in policy.rules}
-    found["overlays"] = {one.name: plain({"when": one.when, "rules": one.rules}) for one in policy.overlays}
-    found["priors"] = {known.name: known_to_dict(known) for known in policy.priors}
-    return found
-
-
-def known_to_dict(known: KnownPriors) -> dict[str, Any]:
-    """The spreads as a policy file holds them under their name."""
-    found: dict[str, Any] = plain({"when": known.when, "rules": known.rules})
+    found["overlays"] = {one.name: one.to_dict() for one in policy.overlays}
+    found["priors"] = {known.name: known.to_dict() for known in policy.priors}
     return found
 
 

@@ -4,6 +4,7 @@ runs."""
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from gates.model.metrics import metrics_with
 
 WITHIN_NOISE = "improved by no more than its noise"
 """How a `learned_reason` says of a run that it got better, and that chance may be why."""
+_ID = re.compile("[0-9a-f]{32}")  # of a run in MLflow
 EDGE = 0.1
 """The share of a run that counts as its edge: what stands in the first is its start, a series that reaches the last
 goes on to its end, and runs that end so close to each other are equally long. With eval_steps=200 of 500 the last
@@ -133,6 +135,11 @@ class Run:
     def finished(self) -> bool:
         """Whether it reached its end."""
         return self.completed and not self.failure
+
+    @property
+    def called(self) -> str:
+        """How sentences name it: `seed 3` if it is known only by 32 hex digits, `run FILE` for any other."""
+        return f"seed {self.seed}" if self.seed is not None and _ID.fullmatch(self.run_id) else f"run {self.run_id}"
 
     @cached_property
     def updates(self) -> float:

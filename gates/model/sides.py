@@ -14,7 +14,7 @@ from gates.model.bound import bound_of_sides
 from gates.model.metrics import METRICS, RECORDINGS, metrics_with
 from gates.model.records import EDGE, Run, Version
 from gates.model.verdict import Check, Difference, ReasonCode, open_check
-from gates.model.wording import called, counted, listed
+from gates.model.wording import counted, listed
 
 _CLOCKS = metrics_with("clock")
 OTHER_WORK = 1.05
@@ -102,15 +102,13 @@ def _side(given: Iterable[Run], other: Side | None = None, *, standard: bool = F
     reasons = [(run, why_not(run)) for run in runs]
     times = Counter(run.run_id for run in given)
     repeated = (
-        f"{called(run.run_id, run.seed)}: it was given {times[run.run_id]} times, it counts once"
-        for run in runs
-        if times[run.run_id] > 1
+        f"{run.called}: it was given {times[run.run_id]} times, it counts once" for run in runs if times[run.run_id] > 1
     )
     return Side(
         runs=runs,
         evidence=tuple(run for run, reason in reasons if not reason),
         left_out=(
-            *(f"{called(run.run_id, run.seed)}: {reason}" for run, reason in reasons if reason),
+            *(f"{run.called}: {reason}" for run, reason in reasons if reason),
             *sorted(repeated),
         ),
         copies=copies,

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
-
-_ID = re.compile("[0-9a-f]{32}")  # of a run in MLflow
 
 
 def quantity(value: float, unit: str) -> str:
@@ -77,13 +74,8 @@ def counted(things: int, noun: str) -> str:
     return f"{things} {noun}" if things == 1 else f"{things} {noun}s"
 
 
-def called(run_id: str, seed: int | None) -> str:
-    """`seed 3` for a run that is known only by 32 hex digits, `run FILE` for any other."""
-    return f"seed {seed}" if seed is not None and _ID.fullmatch(run_id) else f"run {run_id}"
-
-
 def together(names: Iterable[str]) -> str:
-    """`seed 1`, `seeds 0, 1, 2`, `runs a, b`: what `called` says, with the word once."""
+    """`seed 1`, `seeds 0, 1, 2`, `runs a, b`: what `Run.called` says, with the word once."""
     found = list(dict.fromkeys(names))
     word, *others = {name.partition(" ")[0] for name in found} or {""}
     if len(found) < 2 or others:

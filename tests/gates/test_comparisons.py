@@ -13,7 +13,7 @@ from scipy import stats
 from gates.model.priors import Prior
 from gates.stats import comparisons
 from gates.stats.comparisons import BY_MEANS, BY_MEDIAN, Design, cautious, compare, moderate
-from gates.stats.planning import block_probability, pass_probability, runs_needed, smallest_detectable, upper_tail
+from gates.stats.power import block_probability, pass_probability, runs_needed, smallest_detectable, upper_tail
 
 BASELINE = np.array([1.00, 1.02, 0.97, 1.01, 1.03])
 CANDIDATE = np.array([1.10, 1.14, 1.09])

@@ -10,11 +10,11 @@ import pytest
 from verdicts import check
 
 from gates import Outcome, ReasonCode, Run, Series, Version, judge
-from gates.hard.divergence import divergence
+from gates.hard.hard_gates import divergence
 from gates.model.priors import Prior
 from gates.model.rules import Role
 from gates.stats.comparisons import compare
-from gates.stats.planning import block_probability
+from gates.stats.power import block_probability
 
 BASELINE = np.array([1.00, 1.02, 0.97, 1.01, 1.03])
 CANDIDATE = np.array([1.04, 1.06, 1.03])

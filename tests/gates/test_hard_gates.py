@@ -10,7 +10,7 @@ import pytest
 from verdicts import check
 
 from gates import CheckOutcome, Outcome, ReasonCode, Run, Series, Version, judge
-from gates.hard.divergence import divergence
+from gates.hard.hard_gates import divergence
 from gates.model.records import WITHIN_NOISE
 from gates.model.wording import quantity
 
