@@ -42,7 +42,7 @@ def main() -> None:
 
     from canary_mlflow import CanaryCallback
     from canary_mlflow.tracking.probes import facts
-    from canary_mlflow.tracking.probes.layer_drift import LayerDrift
+    from canary_mlflow.tracking.probes.parameters import LayerDrift
 
     tiny_trainers.LINES = (tiny_trainers.LINES * (rows // len(tiny_trainers.LINES) + 1))[:rows]
     spent: dict[str, float] = {}

@@ -29,10 +29,9 @@ from accelerate import Accelerator
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 from canary_mlflow.policies import load_watch
-from canary_mlflow.tracking.chosen_observers import observers_of
 from canary_mlflow.tracking.ending import Target
 from canary_mlflow.tracking.journal import Journal
-from canary_mlflow.tracking.opening import CallbackOptions
+from canary_mlflow.tracking.opening import CallbackOptions, observers_of
 from canary_mlflow.tracking.probes import Setting, standard_probes
 from canary_mlflow.tracking.probes.running import RunningProbes
 from canary_mlflow.tracking.sinks import USUAL

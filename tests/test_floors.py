@@ -31,7 +31,6 @@ INSIDE_GATES = {
 # The places of the middle floor that run inside a training process alone.
 IN_TRAINING = (
     "canary_mlflow/tracking/callback.py",
-    "canary_mlflow/tracking/hooks.py",
     "canary_mlflow/tracking/probes/",
     "canary_mlflow/tracking/sinks/tensorboard.py",
 )

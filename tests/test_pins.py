@@ -13,7 +13,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from canary_mlflow.tracking.describing.trainers import OLDEST_TRL
+from canary_mlflow.tracking.describing.schema import OLDEST_TRL
 
 ROOT = Path(__file__).resolve().parents[1]
 ORACLE = ROOT / ".oracle"

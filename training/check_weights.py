@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from canary_mlflow.shown import visible
-from canary_mlflow.tracking.probes.fixed_batch import answer_of
+from canary_mlflow.tracking.probes.trained import answer_of
 from training.errors import first_line
 
 ERRORS = {

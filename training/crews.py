@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from canary_mlflow.launching.cluster import Cluster, Task, Unit, connected, needs_of
 from canary_mlflow.launching.on_cluster import forget, node_of_seed, say_units
 from canary_mlflow.shown import say
-from canary_mlflow.tracking.describing.exceptions import Raised
+from canary_mlflow.tracking.describing.failures import Raised
 from canary_mlflow.tracking.stores.owner import lease
 from canary_mlflow.tracking.stores.store import resolve
 from training.ahead import workers_of

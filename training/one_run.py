@@ -15,7 +15,7 @@ from training.process import Job
 
 if TYPE_CHECKING:
     from canary_mlflow.tracking.callback import CanaryCallback
-    from canary_mlflow.tracking.describing.exceptions import Raised
+    from canary_mlflow.tracking.describing.failures import Raised
     from training.building import Ahead, Built
     from training.config import CanaryConfig
     from training.devices import Device
@@ -196,7 +196,7 @@ def _evaluate_saved(run: Run) -> dict[str, Any] | None:
 def _record_work(run: Run) -> None:
     """Count what a step does. After everything measured, as it trains further and turns off compilation."""
     from canary_mlflow.tracking.describing.fact_tags import to_tags
-    from canary_mlflow.tracking.probes.work.fixture import work_facts
+    from canary_mlflow.tracking.probes.work import work_facts
     from canary_mlflow.tracking.stores.session import log_tags
     from canary_mlflow.tracking.stores.store import prepare_store
 

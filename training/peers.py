@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from canary_mlflow.tracking.describing.exceptions import Raised
+from canary_mlflow.tracking.describing.failures import Raised
 from canary_mlflow.tracking.signals import Terminated
 
 COUNT = "CANARY_RANKS"

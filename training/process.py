@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from canary_mlflow.module_runner import module_command
-from canary_mlflow.tracking.describing.exceptions import Raised
+from canary_mlflow.tracking.describing.failures import Raised
 from canary_mlflow.tracking.signals import waiting
 from training import devices, peers
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 from mlflow import MlflowClient
 
 from canary_mlflow.tags import ROLE, ROWS_LOST
-from canary_mlflow.tracking.describing.exceptions import raised_tags
-from canary_mlflow.tracking.describing.failures import UNSTABLE
+from canary_mlflow.tracking.describing.failures import UNSTABLE, raised_tags
 from canary_mlflow.tracking.stores.session import NOTHING, close_run, create_child_run, describe_run, get_run
 from training.config import CanaryConfig
 from training.naming import run_name, run_params, run_tags

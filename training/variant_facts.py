@@ -16,8 +16,8 @@ import numpy
 import torch
 from transformers import PrinterCallback, Trainer, TrainerCallback, set_seed
 
-from canary_mlflow.tracking.describing.exceptions import raised
 from canary_mlflow.tracking.describing.fact_tags import facts_in, to_tags
+from canary_mlflow.tracking.describing.failures import raised
 from canary_mlflow.tracking.probes import Setting
 from canary_mlflow.tracking.probes.facts import ExactFacts
 from training.algorithms import build

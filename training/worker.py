@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 from canary_mlflow import tags
 from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.loading import quiet_4_bit, without_collecting
-from canary_mlflow.tracking.describing.exceptions import raised, raised_tags
-from canary_mlflow.tracking.describing.failures import classify, is_full
+from canary_mlflow.tracking.describing.failures import classify, is_full, raised, raised_tags
 from canary_mlflow.tracking.signals import expect, notice
 from training import algorithms, peers
 from training.errors import SetupError, Stopped

@@ -11,8 +11,7 @@ import numpy as np
 
 from canary_mlflow import tags
 from canary_mlflow.reports.study import Memory, Peak
-from canary_mlflow.tracking.describing.schema import mlflow_key
-from canary_mlflow.tracking.describing.trainers import REQUIRED
+from canary_mlflow.tracking.describing.schema import REQUIRED, mlflow_key
 from canary_mlflow.tracking.reading.histories import read_points
 
 if TYPE_CHECKING:

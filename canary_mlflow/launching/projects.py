@@ -16,8 +16,7 @@ from canary_mlflow.interpreter import CHOSEN
 from canary_mlflow.launching.sources import ENTRY, Source
 from canary_mlflow.own_cache import own_cache
 from canary_mlflow.tags import FAILURE, FAILURE_REASON, ROLE, SEED
-from canary_mlflow.tracking.describing.exceptions import raised_from
-from canary_mlflow.tracking.describing.failures import UNSTABLE
+from canary_mlflow.tracking.describing.failures import UNSTABLE, raised_from
 from canary_mlflow.tracking.signals import apart
 from canary_mlflow.tracking.stores.holding import held
 from canary_mlflow.tracking.stores.owner import LAUNCHER, this_process

@@ -12,8 +12,7 @@ from typing import Any
 
 from canary_mlflow.tracking.delivery.recorder import Recorder
 from canary_mlflow.tracking.describing.evaluations import PREFIX, Evaluated, Evaluations
-from canary_mlflow.tracking.describing.exceptions import raised
-from canary_mlflow.tracking.describing.failures import classify
+from canary_mlflow.tracking.describing.failures import classify, raised
 from canary_mlflow.tracking.describing.learning import learned
 from canary_mlflow.tracking.describing.schema import as_number, name_of
 from canary_mlflow.tracking.describing.trained import FILE as TRAINED

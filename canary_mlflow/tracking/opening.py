@@ -1,4 +1,7 @@
-"""Which MLflow run a training writes to, and how the run is described before the first step. Loads no torch."""
+"""Which MLflow run a training writes to, how it is described before the first step, and what its rows go to.
+
+Loads no torch.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,18 @@ from typing import TYPE_CHECKING, Any
 from canary_mlflow import tags
 from canary_mlflow.errors import StoreError, one_line
 from canary_mlflow.tracking import joining
-from canary_mlflow.tracking.describing.metrics_json import jsonable
-from canary_mlflow.tracking.describing.schema import CONFIG_PREFIX
-from canary_mlflow.tracking.describing.trainers import required
+from canary_mlflow.tracking.describing.fact_tags import jsonable
+from canary_mlflow.tracking.describing.schema import CONFIG_PREFIX, required
 from canary_mlflow.tracking.describing.workload import algorithm_of, workload_of
 from canary_mlflow.tracking.ending import Target
+from canary_mlflow.tracking.observers import Observer
+from canary_mlflow.tracking.sinks import SINKS, SinkSetting
 from canary_mlflow.tracking.stores import session
 from canary_mlflow.tracking.stores.owner import lease
+from canary_mlflow.tracking.stores.places import artifact_folder
 from canary_mlflow.tracking.stores.store import prepare_store
+from canary_mlflow.tracking.system_metrics import SystemMetrics
+from canary_mlflow.tracking.watching import Watching, watching
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -154,3 +161,32 @@ def describe(client: MlflowClient, target: Target, options: CallbackOptions, tra
             session.log_params(client, target.run_id, params)
     except (MlflowException, OSError) as error:
         log.warning("canary: run %s: not all of its description was written: %s", target.run_id, one_line(error))
+
+
+def observers_of(
+    target: Target, options: CallbackOptions, args: Any, max_steps: int
+) -> tuple[tuple[Observer, ...], Watching | None]:
+    """The observers of one run, in the order in which they are told, and the watch among them."""
+    artifacts = None if target.client is None else artifact_folder(target.client, target.run_id)
+    setting = SinkSetting(
+        folder=target.folder / target.run_id,
+        artifacts=artifacts,
+        algo=target.algo,
+        batch_size=sequences_per_step(args, target.algo),
+    )
+    observers: list[Observer] = [SINKS[name](setting) for name in options.sinks]
+    watch = None
+    if options.watch is not None:
+        watch = watching(options.watch, target, setting, max_steps, options.champion_runs)
+        observers.append(watch)
+    if options.system_metrics:
+        observers.append(SystemMetrics(target.run_id))
+    return tuple(observers), watch
+
+
+def sequences_per_step(args: Any, algo: str) -> int:
+    """Sequences of one optimizer step over all ranks; PPO: answers of one iteration."""
+    sequences = int(args.train_batch_size * args.gradient_accumulation_steps * args.world_size)
+    if algo == "ppo":
+        sequences *= getattr(args, "num_minibatches", getattr(args, "num_mini_batches", 1))  # ours, TRL's
+    return sequences

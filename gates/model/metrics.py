@@ -1,7 +1,7 @@
 """The one table of metrics: name, label, unit, the direction that is worse, the scale that fits, and special traits.
 
 Recorder, policies, watch, pages, imports and reports read it. What trainers call a metric:
-tracking/describing/trainers.py.
+tracking/describing/schema.py.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from gates.watch.band import Band, band_of, bands_of
-from gates.watch.parser import parse_watch
-from gates.watch.policy import OnCritical, WatchPolicy
+from gates.watch.limits import Band, band_of, bands_of
+from gates.watch.policy import OnCritical, WatchPolicy, parse_watch
 from gates.watch.warning import Level, WatchWarning
 from gates.watch.watching import HEALTHY, Watch
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from gates.watch.band import Band, BandDeviation
-from gates.watch.ceilings import Ceiling
-from gates.watch.drift import Drift
+from gates.watch.drift import KINDS, WORK, Drift, Growth, Work
 from gates.watch.facts import Capped, FirstLoss, Grown, NonFinite, Shrunk, ZeroLoss
 from gates.watch.learning import Flat, Gradients, NoGainInReward, StaysZero
+from gates.watch.limits import Band, BandDeviation, Ceiling
 from gates.watch.loss import EvalRise, LossRise, RewardFall
 from gates.watch.policy import WatchPolicy
-from gates.watch.resources import KINDS, WORK, Growth, Work
 from gates.watch.together import Displacement, NoSpread, Progress
 from gates.watch.warning import Detector, Level
 

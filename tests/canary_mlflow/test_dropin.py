@@ -17,7 +17,7 @@ from tiny_trainers import BUILDERS, PAIRS, arguments, build, length_of
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from canary_mlflow import CanaryCallback
-from canary_mlflow.tracking.describing.trainers import required
+from canary_mlflow.tracking.describing.schema import required
 from canary_mlflow.tracking.reading.histories import read_runs
 from gates.model.records import Run
 from gates.model.sides import candidate_side

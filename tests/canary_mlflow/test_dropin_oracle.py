@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from canary_mlflow.tracking.describing.trainers import required
+from canary_mlflow.tracking.describing.schema import required
 from canary_mlflow.tracking.reading.histories import read_runs
 from gates.model.records import Run
 from gates.model.sides import candidate_side

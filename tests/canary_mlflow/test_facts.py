@@ -21,9 +21,8 @@ from tiny_trainers import PAIRS, dpo, sft
 
 from canary_mlflow import CanaryCallback, session
 from canary_mlflow.cli import canary
-from canary_mlflow.tracking.describing.data_facts import held_out_trained, labels_in, tokens_in
+from canary_mlflow.tracking.describing.data_facts import held_out_trained, labels_in, near_copies, tokens_in
 from canary_mlflow.tracking.describing.fact_tags import LONGEST_TAG, facts_in, to_tags
-from canary_mlflow.tracking.describing.near_copies import near_copies
 from canary_mlflow.tracking.probes.facts import data, groups_of
 from canary_mlflow.tracking.reading.histories import session_runs
 

@@ -17,9 +17,8 @@ from tiny_trainers import build, sft
 
 from canary_mlflow import CanaryCallback
 from canary_mlflow.tracking.describing.fact_tags import facts_in
-from canary_mlflow.tracking.probes import layer_drift
-from canary_mlflow.tracking.probes.layer_drift import LayerDrift, layer_of
-from canary_mlflow.tracking.probes.parameters import Parameters
+from canary_mlflow.tracking.probes import parameters
+from canary_mlflow.tracking.probes.parameters import LayerDrift, Parameters, layer_of
 from canary_mlflow.tracking.reading.histories import read_runs
 from gates.measured import by_layer
 from gates.root_causes import root_causes
@@ -193,7 +192,7 @@ def test_a_large_model_is_known_by_a_sample(monkeypatch: pytest.MonkeyPatch) -> 
         model[1].weight[7, 3] += 1.0  # one value
 
     expected = float(torch.zeros_like(weight).index_fill(0, torch.arange(0, 1000, 10), 0.3).norm() / weight.norm())
-    monkeypatch.setattr(layer_drift, "MOST", 12_000)
+    monkeypatch.setattr(parameters, "MOST", 12_000)
     found = after(model, move)
     assert float(found["0"]) == pytest.approx(expected, rel=0.1)
     assert "1" not in found  # it moved where no sample looks: neither 0 nor known

@@ -19,8 +19,8 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from canary_mlflow import CanaryCallback
 from canary_mlflow.tracking.describing.gpus import driver_name
 from canary_mlflow.tracking.probes import Row, gpu, sentinel
-from canary_mlflow.tracking.probes.clipping import Clipping
 from canary_mlflow.tracking.probes.clock import Clock
+from canary_mlflow.tracking.probes.derived import Clipping
 from canary_mlflow.tracking.probes.gpu import GPU, readings
 from canary_mlflow.tracking.probes.memory import Growth
 from canary_mlflow.tracking.probes.sentinel import Sentinel

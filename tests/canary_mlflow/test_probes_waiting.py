@@ -14,10 +14,9 @@ from probe_setting import setting
 
 from canary_mlflow.tracking.delivery.thread_clock import ThreadClock, writing_seconds
 from canary_mlflow.tracking.probes import BEAT, Row
-from canary_mlflow.tracking.probes.clock import Clock
+from canary_mlflow.tracking.probes.clock import Clock, Waiting
 from canary_mlflow.tracking.probes.forwards import ForwardHook
 from canary_mlflow.tracking.probes.memory import POINTS, WARMUP, Memory, resident_peak
-from canary_mlflow.tracking.probes.waiting import Waiting
 
 
 def compute(seconds: float) -> None:

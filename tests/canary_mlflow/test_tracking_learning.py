@@ -16,10 +16,9 @@ import numpy as np
 import pytest
 from mlflow import MlflowClient
 
-from canary_mlflow.tracking.describing.exceptions import raised, raised_from, raised_tags
-from canary_mlflow.tracking.describing.failures import classify
+from canary_mlflow.tracking.describing.failures import classify, raised, raised_from, raised_tags
 from canary_mlflow.tracking.describing.learning import learned
-from canary_mlflow.tracking.describing.metrics_json import loss_diverged, metrics_json, statistics
+from canary_mlflow.tracking.ending import loss_diverged, metrics_json, statistics
 from canary_mlflow.tracking.signals import Terminated
 
 

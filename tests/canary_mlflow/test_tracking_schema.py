@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from canary_mlflow.tracking.describing import schema, trainers
+from canary_mlflow.tracking.describing import schema
 from gates.model.metrics import METRICS
 
 
@@ -51,11 +51,11 @@ def test_keys_that_mlflow_would_refuse_are_made_safe() -> None:
 
 
 def test_what_a_run_must_have_is_of_the_schema_and_follows_algorithm_and_arguments() -> None:
-    for algo in trainers.REQUIRED:
-        assert set(trainers.required(algo, {"beta": 0.1})) <= METRICS.keys(), algo
-    assert "kl" in trainers.required("grpo", {"beta": 0.04})
-    assert "kl" not in trainers.required("grpo", {"beta": 0.0})  # no reference model, no KL
-    assert "entropy" not in trainers.required("sft", {"use_liger_kernel": True})
-    assert trainers.required("something new", {}) == trainers.required("trainer", {})
-    assert trainers.required("grpo", {"beta": 0.04}, "0.18.0") == trainers.required("trainer", {})
-    assert trainers.required("grpo", {"beta": 0.04}, "1.12.0rc1") == trainers.required("grpo", {"beta": 0.04})
+    for algo in schema.REQUIRED:
+        assert set(schema.required(algo, {"beta": 0.1})) <= METRICS.keys(), algo
+    assert "kl" in schema.required("grpo", {"beta": 0.04})
+    assert "kl" not in schema.required("grpo", {"beta": 0.0})  # no reference model, no KL
+    assert "entropy" not in schema.required("sft", {"use_liger_kernel": True})
+    assert schema.required("something new", {}) == schema.required("trainer", {})
+    assert schema.required("grpo", {"beta": 0.04}, "0.18.0") == schema.required("trainer", {})
+    assert schema.required("grpo", {"beta": 0.04}, "1.12.0rc1") == schema.required("grpo", {"beta": 0.04})

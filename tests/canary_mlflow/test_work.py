@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from tiny_trainers import sft
 
 from canary_mlflow.cli import canary
-from canary_mlflow.tracking.probes.work.fixture import work_facts
+from canary_mlflow.tracking.probes.work import work_facts
 from gates.facts.work import IDENTICAL, IMMATERIAL, MATERIAL, beyond, compare_work, work_note
 from gates.model.records import Run
 

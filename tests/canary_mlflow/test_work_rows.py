@@ -31,7 +31,7 @@ from transformers import (
 )
 from workplace import ROOT
 
-from canary_mlflow.tracking.probes.work.fixture import work_facts
+from canary_mlflow.tracking.probes.work import work_facts
 from gates.facts.work import IDENTICAL, MATERIAL, compare_work
 
 Change = Callable[[Any], None]
@@ -209,7 +209,7 @@ import json, sys
 from pathlib import Path
 sys.path[:0] = sys.argv[1:3]
 from tiny_trainers import sft
-from canary_mlflow.tracking.probes.work.fixture import work_facts
+from canary_mlflow.tracking.probes.work import work_facts
 trainer = sft(sys.argv[3], Path(sys.argv[4]), [], max_steps=2, seed=3)
 trainer.train()
 print("found", json.dumps({f"work.{key}": value for key, value in work_facts(trainer).items()}))

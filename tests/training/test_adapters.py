@@ -7,7 +7,7 @@ import torch
 from canaries import a_config
 from peft import get_peft_model
 
-from canary_mlflow.tracking.probes.layer_drift import products_of
+from canary_mlflow.tracking.probes.parameters import products_of
 from training import adapters, quantization
 from training.config import AdapterConfig, QuantizationConfig
 from training.errors import SetupError

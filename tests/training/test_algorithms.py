@@ -13,9 +13,9 @@ import pytest
 import torch
 from forked_runs import ForkedRuns
 
-from canary_mlflow.tracking.probes.invariants.fresh_answers import FreshAnswers, steps_on_answers
-from canary_mlflow.tracking.probes.invariants.pair_loss import PairLoss
-from canary_mlflow.tracking.probes.invariants.sampled_policy import SampledPolicy
+from canary_mlflow.tracking.probes.invariants.beginnings import FreshAnswers, steps_on_answers
+from canary_mlflow.tracking.probes.invariants.definitions import PairLoss
+from canary_mlflow.tracking.probes.invariants.rollouts import SampledPolicy
 from canary_mlflow.tracking.reading.samples import FILE, read
 from gates import Run
 from gates.measured import by_layer

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PrinterCallback, set_seed
 
-from canary_mlflow.tracking.probes.invariants.rollout_gradient import gradient_norms
+from canary_mlflow.tracking.probes.invariants.rollouts import gradient_norms
 from training.algorithms import build
 from training.assets.tiny import tiny_model_folder
 from training.command_line import parse

@@ -14,7 +14,7 @@ from forked_runs import ForkedRuns
 from transformers import PrinterCallback, set_seed
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.tracking.probes.invariants.rollout_gradient import gradient_norms
+from canary_mlflow.tracking.probes.invariants.rollouts import gradient_norms
 from training import memory, preflight
 from training.algorithms import build
 from training.assets.tiny import tiny_model_folder

@@ -22,7 +22,7 @@ from mlflow.entities import Run
 from workplace import Workplace
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.tracking.describing.exceptions import Raised
+from canary_mlflow.tracking.describing.failures import Raised
 from training import devices, peers, process, ranks
 from training.arguments import between_ranks, evaluation_rows
 from training.checks import _check_ranks

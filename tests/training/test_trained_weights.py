@@ -29,11 +29,10 @@ from canary_mlflow.registry.guard.trained import compare
 from canary_mlflow.registry.sessions import registering, weights_check
 from canary_mlflow.tags import MODEL_SOURCE, SESSION_ID
 from canary_mlflow.tracking.delivery import uploading
-from canary_mlflow.tracking.describing.metrics_json import jsonable
+from canary_mlflow.tracking.describing.fact_tags import jsonable
 from canary_mlflow.tracking.describing.trained import places
 from canary_mlflow.tracking.probes import Setting
-from canary_mlflow.tracking.probes.fixed_batch import answer_of
-from canary_mlflow.tracking.probes.trained import look
+from canary_mlflow.tracking.probes.trained import answer_of, look
 from canary_mlflow.tracking.stores.session import child_runs
 from training import check_weights
 

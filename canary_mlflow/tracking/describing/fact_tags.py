@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from canary_mlflow.tags import DATA, FACTS
-from canary_mlflow.tracking.describing.metrics_json import jsonable
 
 LONGEST_VALUE = 300  # characters; a longer one is kept as its beginning and a digest
 LONGEST_TABLE = 5000
@@ -71,3 +71,16 @@ def _objects(tags: Mapping[str, str]) -> Iterator[tuple[str, Mapping[str, str]]]
             continue
         if isinstance(found, dict):
             yield _PART.sub("", name.removeprefix(FACTS)), {str(key): str(value) for key, value in found.items()}
+
+
+def jsonable(value: Any) -> Any:
+    """The same value with every non-finite number as None, and sets in order."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(str, value))
+    if isinstance(value, (list, tuple)):
+        return [jsonable(item) for item in value]
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from canary_mlflow.tracking.describing.trainers import REQUIRED
+from canary_mlflow.tracking.describing.schema import REQUIRED
 from gates.model.paradigm import Paradigm, paradigm_of
 from gates.model.records import WITHIN_NOISE
 

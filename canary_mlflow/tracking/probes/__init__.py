@@ -1,4 +1,4 @@
-"""The probes, which measure a run: one per file, one protocol, and the list that names them."""
+"""The probes, which measure a run: one protocol, and the list that names them."""
 
 from __future__ import annotations
 
@@ -102,23 +102,20 @@ class Probe:
 
 
 def standard_probes() -> dict[str, Probe]:
-    """A fresh set for one run, by name. To add one: a file here, and a line below."""
+    """A fresh set for one run, by name. To add one: a class in this folder, and a line below."""
     from canary_mlflow.tracking.probes.answers import Answers
-    from canary_mlflow.tracking.probes.clipping import Clipping
     from canary_mlflow.tracking.probes.clock import Clock
+    from canary_mlflow.tracking.probes.derived import Clipping, ImpliedKL
     from canary_mlflow.tracking.probes.facts import ExactFacts
     from canary_mlflow.tracking.probes.finiteness import Finiteness
     from canary_mlflow.tracking.probes.gpu import GPU
     from canary_mlflow.tracking.probes.gradients import Gradients
-    from canary_mlflow.tracking.probes.implied_kl import ImpliedKL
     from canary_mlflow.tracking.probes.invariants import Invariants
-    from canary_mlflow.tracking.probes.labels import Labels
-    from canary_mlflow.tracking.probes.layer_drift import LayerDrift
     from canary_mlflow.tracking.probes.memory import Memory
-    from canary_mlflow.tracking.probes.parameters import Parameters
+    from canary_mlflow.tracking.probes.parameters import LayerDrift, Parameters
     from canary_mlflow.tracking.probes.phases import Phases
     from canary_mlflow.tracking.probes.sentinel import Sentinel
-    from canary_mlflow.tracking.probes.tokens import Tokens
+    from canary_mlflow.tracking.probes.tokens import Labels, Tokens
     from canary_mlflow.tracking.probes.trained import Trained
 
     clock = Clock()  # first: what other probes do after a step is not the step's time

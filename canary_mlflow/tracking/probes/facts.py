@@ -17,10 +17,15 @@ from typing import Any
 
 import torch
 
-from canary_mlflow.tracking.describing.data_facts import IGNORED_LABEL, held_out_trained, labels_in, rows_in, tokens_in
-from canary_mlflow.tracking.describing.fact_tags import as_text, digest, to_tags
-from canary_mlflow.tracking.describing.metrics_json import jsonable
-from canary_mlflow.tracking.describing.near_copies import near_copies
+from canary_mlflow.tracking.describing.data_facts import (
+    IGNORED_LABEL,
+    held_out_trained,
+    labels_in,
+    near_copies,
+    rows_in,
+    tokens_in,
+)
+from canary_mlflow.tracking.describing.fact_tags import as_text, digest, jsonable, to_tags
 from canary_mlflow.tracking.describing.trained import rules_digest
 from canary_mlflow.tracking.describing.workload import algorithm_of
 from canary_mlflow.tracking.probes import Probe, Row, Setting

@@ -9,7 +9,7 @@ import torch
 
 from canary_mlflow.tracking.probes import BEAT, Probe, Row, Setting
 from canary_mlflow.tracking.probes.clock import Clock
-from canary_mlflow.tracking.probes.stopwatch import Stopwatch
+from canary_mlflow.tracking.probes.phases import Stopwatch
 
 REPEATS = 3  # of the kernel in one timing
 SHARE = 0.005  # of the training's time that the kernels take at most in somebody's own script

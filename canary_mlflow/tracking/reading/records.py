@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from canary_mlflow import tags
-from canary_mlflow.tracking.describing.exceptions import raised_from
 from canary_mlflow.tracking.describing.fact_tags import facts_in
+from canary_mlflow.tracking.describing.failures import raised_from
 from canary_mlflow.tracking.describing.schema import CONFIG_PREFIX, name_of_key
 from canary_mlflow.tracking.reading.numbers import count, whole
 from gates.facts.regressions import CANARY

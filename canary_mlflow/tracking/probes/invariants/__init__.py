@@ -1,4 +1,4 @@
-"""What must hold in the first steps of a run whatever it trains on: one invariant per file, one probe for all."""
+"""What must hold in the first steps of a run whatever it trains on: one probe for all invariants."""
 
 from __future__ import annotations
 
@@ -112,15 +112,15 @@ class Invariants(Probe):
 
 
 def standard_invariants() -> tuple[Invariant, ...]:
-    """A fresh set of invariants for one run. To add one: a file here, and a line below."""
-    from canary_mlflow.tracking.probes.invariants.definitions import Definitions
-    from canary_mlflow.tracking.probes.invariants.first_epoch import FirstEpoch
-    from canary_mlflow.tracking.probes.invariants.fresh_adapter import FreshAdapter
-    from canary_mlflow.tracking.probes.invariants.fresh_answers import FreshAnswers
-    from canary_mlflow.tracking.probes.invariants.pair_loss import PairLoss
-    from canary_mlflow.tracking.probes.invariants.reference_start import ReferenceStart
-    from canary_mlflow.tracking.probes.invariants.rollout_gradient import RolloutGradient
-    from canary_mlflow.tracking.probes.invariants.sampled_policy import SampledPolicy
+    """A fresh set of invariants for one run. To add one: a class in this folder, and a line below."""
+    from canary_mlflow.tracking.probes.invariants.beginnings import (
+        FirstEpoch,
+        FreshAdapter,
+        FreshAnswers,
+        ReferenceStart,
+    )
+    from canary_mlflow.tracking.probes.invariants.definitions import Definitions, PairLoss
+    from canary_mlflow.tracking.probes.invariants.rollouts import RolloutGradient, SampledPolicy
 
     return (
         Definitions(), FreshAdapter(), ReferenceStart(), FirstEpoch(), RolloutGradient(), FreshAnswers(),

@@ -1,17 +1,17 @@
-"""The library's log-probability, KL and entropy match their definitions: checked with fixed numbers at the start."""
+"""What a library computes is what its definition says: log-probability, KL, entropy, the loss of a reward model."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
 import torch
 
 from canary_mlflow.tracking.probes import Setting
-from canary_mlflow.tracking.probes.invariants import Invariant
+from canary_mlflow.tracking.probes.invariants import Invariant, is_coarse
 
 TOLERANCE = 1e-4  # relative to 1; float32 gives 1e-7, a chunked or fused kernel 1e-6
 ROWS, VOCABULARY = 7, 29
@@ -84,3 +84,48 @@ def entropy(logits: torch.Tensor) -> torch.Tensor:
     found = -(shares * shares.log()).sum(-1)
     assert float(found.max()) <= math.log(VOCABULARY)
     return found
+
+
+class PairLoss(Invariant):
+    """With margins m between chosen and rejected scores the loss is the mean of ln(1 + exp(-m)), which lies between
+    ln 2 - m / 2 and that plus m^2 / 8. The row has the mean margin, and the scores' range bounds every m.
+
+    Checked at the first optimizer step, whose scores all come from the new head. Does not apply to several
+    micro-batches, whose ranges the trainer averages, nor to margins from the data or centred rewards.
+    """
+
+    name = "pair loss"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._applies = False
+        self._rounding = TOLERANCE
+
+    def start(self, setting: Setting) -> None:
+        given = setting.arguments
+        alone = given.get("gradient_accumulation_steps") == 1 and setting.ranks == 1
+        data = getattr(setting.trainer, "train_dataset", None)
+        plain = given.get("center_rewards_coefficient") is None and "margin" not in (
+            getattr(data, "column_names", None) or ()
+        )
+        self._applies = setting.algo == "reward" and alone and plain and not setting.resumed
+        self._rounding = 100 * TOLERANCE if is_coarse(setting) else TOLERANCE
+
+    def over(self) -> bool:
+        return not self._applies
+
+    def row_closed(self, step: int, row: Mapping[str, float]) -> None:
+        names = ("loss", "reward_margin", "trl/max_reward", "trl/min_reward")
+        if not self._applies or step < 1:
+            return
+        self._applies = False
+        loss, margin, highest, lowest = (row.get(name, math.nan) for name in names)
+        if not all(map(math.isfinite, (loss, margin, highest, lowest))):
+            return
+        least = math.log(2) - margin / 2
+        most = least + (highest - lowest) ** 2 / 8
+        self.hold(
+            least - self._rounding <= loss <= most + self._rounding,
+            f"the reward model's first loss is {loss:.6g}; scores with a mean margin of {margin:.3g} and a range of "
+            f"{highest - lowest:.3g} give {least:.6g} to {most:.6g}: the loss is not that of pairs",
+        )

@@ -1,11 +1,11 @@
-"""The band of what the champion's runs did at each step, and the detector of a run that leaves it."""
+"""What a run must not leave: the limits that a user sets, and the band of what the champion runs did at each step."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,47 @@ from gates.model.rules import Scale
 from gates.model.wording import figure
 from gates.watch.policy import BandRules, Harm, RowRules, StreamRule
 from gates.watch.warning import Detection, Detector, Level
+
+_PERSIST = 3  # rows in a row for which a limit must be broken
+_LOOK = 10  # first rows, which show how this run begins and not what went wrong in it
+
+
+class Ceiling(Detector):
+    """A fixed limit that a user sets, as no number fits every scale; off for this run, with one notice, when the run's
+    own beginning breaks it."""
+
+    rule = "ceiling"
+    __slots__ = ("_broken", "_inside", "_limit", "_notice", "_off", "_rows", "stream")
+
+    def __init__(self, stream: str, limit: float, notice: Callable[[str], None]) -> None:
+        self.stream = stream
+        self._limit = limit
+        self._notice = notice
+        self._rows = self._broken = self._inside = 0
+        self._off = False
+
+    def update(self, step: int, value: float) -> Detection | None:
+        if self._off:
+            return None
+        self._rows += 1
+        bad = value < self._limit if self.stream == "entropy" else abs(value) > self._limit
+        if self._rows <= _LOOK:
+            self._broken += bad
+            if self._rows == _LOOK and 2 * self._broken >= _LOOK:
+                self._off = True
+                self._notice(
+                    f"ceiling {self.stream} {figure(self._limit)}: broken in {self._broken} of the first {_LOOK} rows "
+                    "already; such a limit means nothing on this run's scale, so it is off; set another, or null"
+                )
+            return None
+        self._inside = self._inside + 1 if bad else 0
+        if self._inside < _PERSIST:
+            return None
+        side = "below" if self.stream == "entropy" else "beyond"
+        return Detection(
+            Level.CRITICAL, f"{figure(value)}, {side} the ceiling {figure(self._limit)} for {self._inside} rows"
+        )
+
 
 _SMOOTH = 11  # steps whose spreads are pooled: three runs at one step estimate the spread badly
 _LEAP_CHANGE = 0.5  # share of the change that matters, which a single row needs

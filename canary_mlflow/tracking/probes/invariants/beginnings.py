@@ -1,16 +1,59 @@
-"""While the policy is still its reference, KL is 0; DPO's loss is that of a margin of 0, ln 2, and KTO's is 0.5."""
+"""How a fresh run begins: the policy is its reference, a new adapter adds nothing, fresh answers have a ratio of 1."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
 from canary_mlflow.tracking.probes import Setting
 from canary_mlflow.tracking.probes.invariants import Invariant, drops_out, is_coarse
-from canary_mlflow.tracking.probes.invariants.fresh_adapter import second_factors
+
+OUTPUTS = ("lora_B", "lora_embedding_B")
+
+
+class FreshAdapter(Invariant):
+    """A new adapter's second factor is 0 in every layer (Hu et al. 2021, section 4.1), so the product is 0 too.
+
+    Checks the weights: exact, without a forward pass. Does not apply if the adapter starts otherwise on purpose
+    (`init_lora_weights` other than the default or gaussian), nor, unless `fresh` says so, if all factors are set:
+    such an adapter comes from an earlier training.
+    """
+
+    name = "fresh adapter"
+
+    def start(self, setting: Setting) -> None:
+        if setting.resumed or setting.fresh is False:
+            return
+        policy = getattr(setting.model, "policy", setting.model)
+        factors = dict(second_factors(policy))
+        if not factors or not starts_at_zero(policy):
+            return
+        touched = [name for name, weight in factors.items() if bool(weight.detach().any())]
+        if len(touched) == len(factors) and not setting.fresh:
+            return
+        self.hold(
+            not touched,
+            f"{len(touched)} of {len(factors)} new LoRA adapters change the output, the first at "
+            f"{touched[0] if touched else ''}; a new adapter must change nothing",
+        )
+
+
+def second_factors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """(name, weight) of the factor that starts at 0 in every trainable adapter."""
+    for name, weight in model.named_parameters():
+        if weight.requires_grad and weight.numel() and any(part in OUTPUTS for part in name.split(".")):
+            yield name, weight
+
+
+def starts_at_zero(model: Any) -> bool:
+    """Whether every adapter's configuration asks for initial weights that change no output."""
+    configs = getattr(model, "peft_config", {})
+    starts = [getattr(config, "init_lora_weights", None) for config in configs.values()]
+    return bool(starts) and all(start is True or start == "gaussian" for start in starts)
+
 
 LN2 = math.log(2)
 # DPO's losses whose value at a margin of 0 follows from beta alone. Label smoothing does not change it: both of its
@@ -152,3 +195,86 @@ def same_weights(one: Any, other: Any) -> bool:
         and torch.equal(weight, prefixed[name])
         for name, weight in mine.items()
     )
+
+
+FIRST_KL = "first_kl_max_abs"  # max |new - old log-probability| of an iteration's first update
+# Measured on a CPU: 0 with one thread, 1e-6 with several; 0.07 with rollouts one step old, 0.2 with dropout.
+RATIO_EXACT, RATIO_COARSE = 1e-3, 0.1
+
+
+class FirstEpoch(Invariant):
+    """The largest |log ratio| of an iteration's first update, over all tokens; the mean ratio and the approximate KL
+    follow from it. Checked in every iteration, if the trainer gives it: TRL's PPOTrainer averages over all its epochs.
+
+    Does not apply to 8-bit weights: their outliers are chosen over the whole batch, so an answer's log-probability
+    depends on its neighbours.
+    """
+
+    name = "first epoch"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tolerance = RATIO_EXACT
+        self._applies = False
+
+    def start(self, setting: Setting) -> None:
+        policy = getattr(setting.model, "policy", setting.model)
+        eight_bit = any(getattr(part, "is_loaded_in_8bit", False) for part in policy.modules())
+        self._applies = setting.algo == "ppo" and not eight_bit and not drops_out(setting.model)
+        self._tolerance = RATIO_COARSE if is_coarse(setting) else RATIO_EXACT
+
+    def over(self) -> bool:
+        return not self._applies
+
+    def row_closed(self, step: int, row: Mapping[str, float]) -> None:
+        if not self._applies or FIRST_KL not in row or row[FIRST_KL] != row[FIRST_KL]:  # NaN is for another check
+            return
+        self.hold(
+            row[FIRST_KL] <= self._tolerance,
+            f"PPO's first update at step {step} has a log ratio of {row[FIRST_KL]:.3g}; it must be 0 before any weight "
+            "has moved: rollout and update disagree about the policy",
+        )
+
+
+CLIPPED = "clip_fraction"
+
+
+class FreshAnswers(Invariant):
+    """The clip fraction of each optimizer step that is the first on its answers must be 0. Does not apply if passes are
+    rounded: RLOO's ratio is that of a whole answer, and the rounding of hundreds of tokens adds up."""
+
+    name = "fresh answers"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._every = 0  # optimizer steps on each batch of answers; 0: the invariant does not apply
+
+    def start(self, setting: Setting) -> None:
+        exact = not drops_out(setting.model) and not is_coarse(setting) and not setting.resumed
+        if setting.algo in ("grpo", "rloo") and exact:
+            self._every = steps_on_answers(setting.arguments)
+
+    def over(self) -> bool:
+        return not self._every
+
+    def row_closed(self, step: int, row: Mapping[str, float]) -> None:
+        if not self._every or step < 1 or (step - 1) % self._every or row.get(CLIPPED, 0.0) != row.get(CLIPPED, 0.0):
+            return
+        if CLIPPED in row:
+            self.hold(
+                row[CLIPPED] == 0.0,
+                f"a share of {row[CLIPPED]:.3g} was clipped at step {step}, the first on its answers; before any "
+                "update the ratio must be 1: the old log-probabilities are not those of the policy that drew the "
+                "answers",
+            )
+
+
+def steps_on_answers(arguments: Mapping[str, object]) -> int:
+    """How many optimizer steps TRL makes on the answers of one generation; 0 if these do not end with a step."""
+    names = ("num_iterations", "steps_per_generation", "gradient_accumulation_steps")
+    numbers = [arguments.get(name) for name in names]
+    if not all(isinstance(number, int) and number > 0 for number in numbers):
+        return 0
+    iterations, per_generation, accumulated = (int(str(number)) for number in numbers)
+    batches = iterations * per_generation
+    return 0 if batches % accumulated or per_generation % accumulated else batches // accumulated
