@@ -28,7 +28,7 @@ os.environ.setdefault("CANARY_KEYS", tempfile.mkdtemp(prefix="canary-bench-keys-
 from browser import canary_ui, chromium, window  # noqa: E402  # the path is set above
 
 from canary_mlflow.registry.acts.by_hand import bless  # noqa: E402
-from canary_mlflow.tracking.sinks.jsonl import NAME  # noqa: E402
+from canary_mlflow.tracking.sinks import STABILITY  # noqa: E402
 from canary_mlflow.tracking.stores.places import local_folder  # noqa: E402
 from canary_mlflow.tracking.stores.store import prepare_store  # noqa: E402
 
@@ -76,7 +76,7 @@ def watched(page: Any, process: subprocess.Popen[bytes]) -> dict[str, tuple[floa
 def written(client: Any, run_id: str) -> dict[int, float]:
     """Step → when the run wrote its row, in seconds since 1970."""
     place = local_folder(client.get_run(run_id).info.artifact_uri)
-    rows = map(json.loads, (Path(str(place)) / NAME).read_text().splitlines())
+    rows = map(json.loads, (Path(str(place)) / STABILITY).read_text().splitlines())
     return {row["step"]: datetime.fromisoformat(row["timestamp"]).timestamp() for row in rows}
 
 

@@ -32,7 +32,7 @@ INSIDE_GATES = {
 IN_TRAINING = (
     "canary_mlflow/tracking/callback.py",
     "canary_mlflow/tracking/probes/",
-    "canary_mlflow/tracking/sinks/tensorboard.py",
+    "canary_mlflow/tracking/sinks.py",
 )
 
 

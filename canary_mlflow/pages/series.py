@@ -23,7 +23,7 @@ from canary_mlflow.tracking.describing.schema import mlflow_key
 from canary_mlflow.tracking.reading.database import points_over
 from canary_mlflow.tracking.reading.facts import Latest, RunFacts
 from canary_mlflow.tracking.reading.records import NONE, Points, series_of
-from canary_mlflow.tracking.sinks.jsonl import FIELDS, NAME
+from canary_mlflow.tracking.sinks import FIELDS, STABILITY
 from canary_mlflow.tracking.stores.tables import POINTS
 from gates.model.metrics import METRICS
 from gates.model.records import Series
@@ -111,7 +111,7 @@ def up_to_date(run: RunFacts) -> RunFacts:
 def tail(folder: Path) -> list[bytes]:
     """The last whole lines of the file; none if it cannot be read."""
     try:
-        with open_regular(folder / NAME, within=folder) as file:
+        with open_regular(folder / STABILITY, within=folder) as file:
             file.seek(max(0, file.seek(0, 2) - TAIL))
             return file.read().split(b"\n")[:-1]
     except OSError:

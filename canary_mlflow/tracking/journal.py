@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from canary_mlflow.tracking.delivery.recorder import Recorder
+from canary_mlflow.tracking.delivery.recorder import PERIOD, Recorder
 from canary_mlflow.tracking.describing.evaluations import PREFIX, Evaluated, Evaluations
 from canary_mlflow.tracking.describing.failures import classify, raised
 from canary_mlflow.tracking.describing.learning import learned
@@ -27,7 +27,6 @@ from gates.model.records import Raised
 log = logging.getLogger("canary_mlflow")
 
 FLOATS = {float}
-LATE = 10.0  # seconds to deliver a value logged after the end
 
 
 class Journal:
@@ -233,7 +232,7 @@ class Journal:
         if self.recorder is not None:
             if tags:
                 self.recorder.tag(tags)
-            self.rows_lost = self.recorder.close(LATE)
+            self.rows_lost = self.recorder.close(PERIOD)
 
     def _all_troubles(self) -> dict[str, str]:
         """What broke → why."""

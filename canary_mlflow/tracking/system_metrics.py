@@ -9,16 +9,16 @@ from typing import Any
 import psutil
 
 from canary_mlflow.errors import one_line
-from canary_mlflow.tracking.delivery.recorder import Recorder
+from canary_mlflow.tracking.delivery.recorder import PERIOD, Recorder
 from canary_mlflow.tracking.delivery.thread_clock import ThreadClock
 from canary_mlflow.tracking.observers import Ending, Observer
 
 PREFIX = "system/"  # by which MLflow's UI recognises them
-INTERVAL = 10.0  # seconds, as in MLflow's own monitor
 
 
 class SystemMetrics(Observer):
-    """CPU, memory, disk and network by psutil, NVIDIA GPUs by pynvml, every 10 s from a separate thread.
+    """CPU, memory, disk and network by psutil, NVIDIA GPUs by pynvml, as often as rows are sent; in a separate
+    thread.
 
     The samplers are MLflow's, but not the sending: MLflow's SystemMetricsMonitor asks the store for the run's status at
     each sample, stops for good when that fails, and holds up the end of a run whose server is dead. Intervals come
@@ -57,7 +57,7 @@ class SystemMetrics(Observer):
             MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL,
         )
 
-        interval = MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL.get() or INTERVAL
+        interval = MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL.get() or PERIOD
         samples = MLFLOW_SYSTEM_METRICS_SAMPLES_BEFORE_LOGGING.get() or 1
         try:
             monitors = _monitors()

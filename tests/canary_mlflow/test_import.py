@@ -17,9 +17,7 @@ from canary_mlflow import cli
 from canary_mlflow.files.reading import read_history
 from canary_mlflow.tracking.reading import imports
 from canary_mlflow.tracking.reading.histories import read_runs
-from canary_mlflow.tracking.sinks import SinkSetting
-from canary_mlflow.tracking.sinks.jsonl import StabilityLog
-from canary_mlflow.tracking.sinks.tensorboard import TensorBoard
+from canary_mlflow.tracking.sinks import SinkSetting, StabilityLog, TensorBoard
 
 STEPS = 60
 FACTS = ("--workload", "model=tiny", "--workload", "data=pairs", "--hardware", "gpu=none")
@@ -177,7 +175,7 @@ def test_verl_comes_in_our_names_and_units(shared: Any, tmp_path: Path) -> None:
 
 def test_our_own_files_come_back_as_they_went(shared: Any, tmp_path: Path) -> None:
     setting = SinkSetting(folder=tmp_path, artifacts=None, algo="sft", batch_size=4)
-    sinks = [StabilityLog(setting), TensorBoard(tmp_path / "tensorboard")]
+    sinks = [StabilityLog(setting), TensorBoard(setting)]
     for sink in sinks:
         sink.begin(None)
         for step in range(1, 31):

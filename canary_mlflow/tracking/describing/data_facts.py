@@ -12,14 +12,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from canary_mlflow.tracking.describing.fact_tags import DIGITS
+
 MOST_ROWS = 200_000  # that are read for a digest, in a second or two before the first step; more are only counted
 BATCH = 1000
-DIGITS = 16
 IGNORED_LABEL = -100  # a token that is not learned, by PyTorch's convention
 
 _IGNORED = {"labels": IGNORED_LABEL, "mask": 0, "masks": 0}  # last word of a column → what is not counted in it
 _OF_TOKENS = ("ids", *_IGNORED)
 _LABELS = ("label", "labels")
+
+SHINGLE = 8  # tokens
+MOST_TOKENS = 100 * MOST_ROWS  # of the training rows, read in a second
+SIEVE = 2**22
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no token is lost
+
+Hashes = NDArray[np.uint64]
 
 
 def data_of(trainer: Any) -> dict[str, str]:
@@ -200,15 +208,6 @@ class Tokens:
         return f"{self.count} in {self.rows} rows, longest {self.longest}, {digest}"
 
 
-LENGTH = 8  # tokens of a shingle
-HALF = 0.5
-MOST_TOKENS = 20_000_000  # of the training rows, read in a second
-SIEVE = 2**22
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no token is lost
-
-Hashes = NDArray[np.uint64]
-
-
 def near_copies(train: Any, held_out: Any) -> dict[str, int]:
     """How many held-out rows have half of their shingles of 8 tokens somewhere in the training rows, copies included: a
     copy with a token more is no copy to a digest. {} where that cannot be read, or takes too long."""
@@ -228,7 +227,7 @@ def near_copies(train: Any, held_out: Any) -> dict[str, int]:
         at = np.searchsorted(known, trained).clip(max=len(known) - 1)
         seen[at[known[at] == trained]] = True
     shared, whole = np.bincount(rows, weights=seen[places]), np.bincount(rows)
-    return {"held_out_near": int((shared >= HALF * np.maximum(whole, 1)).sum())}
+    return {"held_out_near": int((2 * shared >= np.maximum(whole, 1)).sum())}
 
 
 def _shingles(data: Any, columns: Sequence[str]) -> Iterator[tuple[Hashes, NDArray[np.int64]]]:
@@ -239,9 +238,9 @@ def _shingles(data: Any, columns: Sequence[str]) -> Iterator[tuple[Hashes, NDArr
             lengths = lists.value_lengths().fill_null(0).to_numpy()
             ids = lists.flatten().to_numpy(zero_copy_only=False).astype(np.uint64) + np.uint64(1)
             rows = np.repeat(np.arange(len(lengths)) + number * BATCH, lengths)
-            last = max(0, len(ids) - LENGTH + 1)
+            last = max(0, len(ids) - SHINGLE + 1)
             hashes = np.zeros(last, np.uint64)
-            for by in range(LENGTH):
+            for by in range(SHINGLE):
                 hashes = hashes * _FACTOR + ids[by : last + by]
-            whole = rows[:last] == rows[LENGTH - 1 :][:last]
+            whole = rows[:last] == rows[SHINGLE - 1 :][:last]
             yield hashes[whole], rows[:last][whole]

@@ -52,8 +52,8 @@ class Waiting:
 
 
 LONG = 0.002  # seconds from which a pause is told of
-TICK = 0.01  # seconds that the kernel counts a process's CPU time in
-MUCH = 0.05  # CPU seconds outside of steps from which they are told of
+TICK = 1 / os.sysconf("SC_CLK_TCK")  # seconds that the kernel counts a process's CPU time in
+MUCH = 5 * TICK  # CPU seconds outside of steps from which they are told of
 
 
 class Clock(Probe):

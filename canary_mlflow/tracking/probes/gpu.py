@@ -7,8 +7,8 @@ from typing import Any
 
 from canary_mlflow.tracking.describing.gpus import driver_name, handle
 from canary_mlflow.tracking.probes import Probe, Row, Setting
+from canary_mlflow.tracking.probes.memory import MIB
 
-MIB = 2**20
 EVERY = 5  # steps between readings: each takes some 100 µs of the driver
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from canary_mlflow import tags
-from canary_mlflow.tracking.probes import Probe, Row, Setting
+from canary_mlflow.tracking.probes import BEAT, Probe, Row, Setting
 from gates.model.metrics import LAYER_GROUPS
 
 METHOD = "clip_grad_norm_"  # accelerate's, of (parameters, largest norm)
@@ -114,7 +114,7 @@ def shows(clip: Callable[..., Any], parameters: Sequence[torch.Tensor]) -> bool:
     return True
 
 
-EVERY = 8
+EVERY = 2 * BEAT
 """Steps between two looks at the parameters, and between two rows with the norms of groups of layers. A parameter that
 is not finite stays so until it is looked at, and shows in losses and gradients meanwhile; each look costs as much as
 one at the gradients."""

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,9 +15,6 @@ from torch import random
 from canary_mlflow.errors import BlindProbe, one_line
 from canary_mlflow.tracking.probes import Probe, Row, Setting
 from gates.model.metrics import METRICS, metrics_with
-
-if TYPE_CHECKING:
-    from canary_mlflow.tracking.probes.running import Exchange
 
 SUMMED = tuple(metric.name for metric in METRICS.values() if metric.ranks == "sum")
 STOP = "stop"  # whether a rank asks for the training to end
@@ -139,8 +136,6 @@ class RunningProbes:
     def start(self, setting: Setting) -> None:
         """Training begins. Raises BlindProbe if a probe does not see what it should."""
         if setting.ranks > 1:
-            from canary_mlflow.tracking.probes.running import Exchange
-
             self._exchange = Exchange()
         with random.fork_rng(devices=[]):  # a test may draw weights; training's own draws must not change
             for name, probe in list(self.named.items()):

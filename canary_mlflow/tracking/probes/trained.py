@@ -20,9 +20,8 @@ from canary_mlflow.tracking.probes.facts import base_of, policy_of, precision, t
 from canary_mlflow.tracking.probes.parameters import products_of
 
 LENGTH = 24  # tokens
-POSITIONS = 8  # whose answer is kept, from the end
+POSITIONS = 8  # whose answer is kept, from the end, and tokens that follow, each the likeliest
 COLUMNS = 64  # entries of the vocabulary of which it is kept, evenly spread
-GREEDY = 8  # tokens that follow, each the likeliest
 SPECIAL = ("_token_id", "_token_index", "_token_ids")
 
 
@@ -36,7 +35,7 @@ def answer_of(model: Any, ids: Sequence[int] | None = None) -> dict[str, Any]:
         columns = torch.linspace(0, found.shape[-1] - 1, min(COLUMNS, found.shape[-1])).long().unique()
         said = {"ids": tokens, "width": int(found.shape[-1]), "columns": columns.tolist(), "plain": plain,
                 "logits": found[-POSITIONS:, columns.to(found.device)].tolist(), "next": [], "gaps": []}  # fmt: skip
-        while len(found) == len(tokens) and len(said["next"]) < GREEDY:
+        while len(found) == len(tokens) and len(said["next"]) < POSITIONS:
             best = found[-1].topk(2)
             said["next"].append(int(best.indices[0]))
             said["gaps"].append(float(best.values[0] - best.values[1]))

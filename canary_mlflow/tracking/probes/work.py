@@ -135,8 +135,7 @@ def _relative(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-WARM = 1  # steps before those that are counted: in the first, the optimizer creates its state
-SHOWN = 12  # sites that are kept
+SHOWN = 96  # sites that are kept
 
 
 def work_facts(trainer: Any) -> dict[str, str]:
@@ -152,8 +151,7 @@ def work_facts(trainer: Any) -> dict[str, str]:
             return {"status": "unavailable: its batches are sampled"}
         step, mode = Step(trainer, batch), Counting()
         trainer.model.train()
-        for _ in range(WARM):
-            step(mode)
+        step(mode)  # in the first one the optimizer creates its state
         first, again = (count(lambda: step(mode), mode) for _ in range(2))
     except Exception as error:  # noqa: BLE001 - a trainer's own step may need anything that a fixture does not give
         said = (str(error).splitlines() or [""])[0][:150]
@@ -227,7 +225,7 @@ def as_facts(found: Counted) -> dict[str, str]:
     flops = {f"flops.{phase}": str(count) for phase, count in sorted(found.flops.items())}
     common = found.sites.most_common()
     sites: dict[str, str] = {}
-    for (what, place), number in sorted(common, key=lambda item: item[0])[: 8 * SHOWN]:
+    for (what, place), number in sorted(common, key=lambda item: item[0])[:SHOWN]:
         kind = what.partition(" of ")[0] if what.startswith("scratch") else what
         key = f"site.{kind}"
         sites[key] = f"{sites[key]}; {number} at {place}" if key in sites else f"{number} at {place}"
