@@ -66,7 +66,7 @@ def detectors(name: str, run: Situation) -> tuple[list[Detector], list[Detector]
         numbers.append(BandDeviation(rule, policy.band, policy.rows, band, may_be_late=late))
     ceiling = policy.ceilings.get(name)
     if ceiling is not None:
-        numbers.append(Ceiling(name, ceiling, run.note))
+        numbers.append(Ceiling(name, ceiling, policy.rows.hold_least, run.note))
     return _on(always, policy), _on(numbers, policy)
 
 

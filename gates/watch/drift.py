@@ -11,10 +11,10 @@ from gates.model.metrics import METRICS
 from gates.model.rules import Scale
 from gates.model.wording import figure, quantity
 from gates.watch.policy import DriftRules, GrowthRules, Harm, RowRules, StreamRule
+from gates.watch.together import MEAN_TO_SD
 from gates.watch.warning import Detection, Detector, Level
 
-_MEAN_TO_SD = 1.2533  # of a normal: standard deviation over mean absolute deviation
-_CUT_TO_SD = 1.37  # the same where deviations are cut at three standard deviations and follow a trend
+_CUT_TO_SD = 1.37  # MEAN_TO_SD where deviations are cut at three standard deviations and follow a trend
 _SLOPE = 0.02  # largest trend of the forecast, per row
 _BEYOND = 4  # standard deviations from which on a level counts as far away
 _LOG_SD = 0.02  # a stream steadier than 2 % is watched as if it varied by that much
@@ -97,7 +97,7 @@ class Drift(Detector):
     def _settle(self) -> None:
         kept = sorted(self._burn[self._skip :])
         self._centre = self._best = kept[len(kept) // 2]
-        spread = _MEAN_TO_SD * sum(abs(value - self._centre) for value in kept) / len(kept)
+        spread = MEAN_TO_SD * sum(abs(value - self._centre) for value in kept) / len(kept)
         # Few values estimate the spread badly, and one that is too small raises false alarms.
         spread *= 1 + 3 / len(kept)
         self._sd_start = max(spread, 1e-9 * (1 + abs(self._centre)))

@@ -10,12 +10,10 @@ from collections.abc import Sequence
 
 from gates.model.wording import figure
 from gates.watch.policy import FactRules
-from gates.watch.together import Progress
+from gates.watch.together import DIFF_TO_SD, MEAN_TO_SD, Progress
 from gates.watch.warning import Detection, Detector, Level
 
 _SURE = 3.0  # standard errors that a mean must have moved: every sixth healthy run's reward falls by one, by luck
-# Of a normal: standard deviation over mean absolute difference of neighbours; error of a median over that of a mean.
-_DIFF_TO_SD, _MEDIAN = 0.886, 1.253
 
 
 class StaysZero(Detector):
@@ -146,8 +144,8 @@ class Flat(Detector):
             for values in (self._early[:size], list(self._late)[-size:])
             for before, after in itertools.pairwise(values)
         ]
-        noise = _DIFF_TO_SD * sum(changes) / len(changes)
-        return 2 * _MEDIAN * noise * math.sqrt(2 / size)
+        noise = DIFF_TO_SD * sum(changes) / len(changes)
+        return 2 * MEAN_TO_SD * noise * math.sqrt(2 / size)
 
     def _exactly(self, rows: int) -> Detection | None:
         if self._rows < rows or not self._low:  # exactly 0 has a rule of its own

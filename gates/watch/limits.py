@@ -14,11 +14,8 @@ import scipy
 from gates.model.records import Series
 from gates.model.rules import Scale
 from gates.model.wording import figure
-from gates.watch.policy import BandRules, Harm, RowRules, StreamRule
+from gates.watch.policy import BEGINNING, BandRules, Harm, RowRules, StreamRule
 from gates.watch.warning import Detection, Detector, Level
-
-_PERSIST = 3  # rows in a row for which a limit must be broken
-_LOOK = 10  # first rows, which show how this run begins and not what went wrong in it
 
 
 class Ceiling(Detector):
@@ -26,10 +23,11 @@ class Ceiling(Detector):
     own beginning breaks it."""
 
     rule = "ceiling"
-    __slots__ = ("_broken", "_inside", "_limit", "_notice", "_off", "_rows", "stream")
+    __slots__ = ("_broken", "_inside", "_least", "_limit", "_notice", "_off", "_rows", "stream")
 
-    def __init__(self, stream: str, limit: float, notice: Callable[[str], None]) -> None:
+    def __init__(self, stream: str, limit: float, least: int, notice: Callable[[str], None]) -> None:
         self.stream = stream
+        self._least = least  # rows in a row for which it must be broken
         self._limit = limit
         self._notice = notice
         self._rows = self._broken = self._inside = 0
@@ -40,17 +38,17 @@ class Ceiling(Detector):
             return None
         self._rows += 1
         bad = value < self._limit if self.stream == "entropy" else abs(value) > self._limit
-        if self._rows <= _LOOK:
+        if self._rows <= BEGINNING:
             self._broken += bad
-            if self._rows == _LOOK and 2 * self._broken >= _LOOK:
+            if self._rows == BEGINNING and 2 * self._broken >= BEGINNING:
                 self._off = True
                 self._notice(
-                    f"ceiling {self.stream} {figure(self._limit)}: broken in {self._broken} of the first {_LOOK} rows "
-                    "already; such a limit means nothing on this run's scale, so it is off; set another, or null"
+                    f"ceiling {self.stream} {figure(self._limit)}: broken in {self._broken} of the first {BEGINNING} "
+                    "rows already; such a limit means nothing on this run's scale, so it is off; set another, or null"
                 )
             return None
         self._inside = self._inside + 1 if bad else 0
-        if self._inside < _PERSIST:
+        if self._inside < self._least:
             return None
         side = "below" if self.stream == "entropy" else "beyond"
         return Detection(
@@ -90,7 +88,7 @@ def band_of(rule: StreamRule, runs: Sequence[Series]) -> Band | None:
     common = runs[0].finite_only().steps
     for run in runs[1:]:
         common = np.intersect1d(common, run.finite_only().steps)
-    if len(common) < 10:
+    if len(common) < BEGINNING:
         return None
     rows = np.array([run.values[np.searchsorted(run.steps, common)] for run in runs])
     scaled = np.log(np.maximum(rows, rule.floor)) if rule.scale is Scale.LOG else rows

@@ -10,11 +10,10 @@ from itertools import pairwise
 from gates.model.wording import figure
 from gates.watch.learning import fell
 from gates.watch.policy import GainRules, RowRules, StreamRule
-from gates.watch.together import Progress
+from gates.watch.together import DIFF_TO_SD, Progress
 from gates.watch.warning import Detection, Detector, Level
 
-_DIFF_TO_SD = 0.886  # of a normal: standard deviation over mean absolute difference of neighbours
-_TURN_TO_SD = 0.512  # of independent values: standard deviation over mean absolute second difference
+_TURN_TO_SD = DIFF_TO_SD / math.sqrt(3)  # the same for second differences of independent values
 _OF_ROWS = 1.12  # standard deviation of the better of mean and median of n rows / that of one row, times root n
 _LEANS = 4 / 3  # by how much the mean of the rows before varies more because the later ones count more
 _MEMORY = 100  # rows over which the turns of a level are averaged
@@ -56,7 +55,7 @@ class Noise:
     @property
     def sd(self) -> float:
         """As a standard deviation."""
-        return _DIFF_TO_SD * self._mean
+        return DIFF_TO_SD * self._mean
 
     def update(self, value: float) -> None:
         changes, before, self._before = self._changes, self._before, value
@@ -163,7 +162,7 @@ class GainLost:
     def _stands_out(self, fall: float) -> bool:
         """Whether it is also beyond the noise of the last rows themselves: small batches have stretches of it."""
         changes = sum(abs(after - before) for before, after in pairwise(self._recent))
-        own = self._share * _DIFF_TO_SD * changes / (self._window - 1)
+        own = self._share * DIFF_TO_SD * changes / (self._window - 1)
         return fall > self._rules.noise * own
 
     def _wandering(self) -> float:

@@ -29,6 +29,7 @@ from gates.watch.advice import rules as rule_names
 BEGIN = "begin the file with 'base: default'"
 # The streams that can have a limit; entropy is the only one that must not fall below its limit.
 CEILINGS = ("kl", "entropy", "grad_norm", "reward_std", "kl_target_error")
+BEGINNING = 10  # rows that show how a run begins
 _POSITIVE = number(0, above=True)
 _part = partial(section, instead=BEGIN)
 

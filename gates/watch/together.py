@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from bisect import insort
 from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
 from gates.model.wording import figure
-from gates.watch.policy import PatternRules
+from gates.watch.policy import BEGINNING, PatternRules
 from gates.watch.warning import Detection, Detector, Level
 
+# Of a normal: standard deviation over mean absolute deviation, which is also the error of a median over that of a mean,
+# and over the mean absolute difference of neighbours.
+MEAN_TO_SD, DIFF_TO_SD = math.sqrt(math.pi / 2), math.sqrt(math.pi) / 2
 _LESS_LIKELY = 1.5  # times the first log-probability, if more is lost than the margin has gained and nothing learned
-_FIRST = 10  # rows that show where a preference run began
 
 
 class RewardTrend(Protocol):
@@ -118,7 +121,7 @@ class Displacement:
         self._recent[stream].append(value)
         self.start.setdefault(stream, value)
         first = self._first[stream]
-        if len(first) < _FIRST:
+        if len(first) < BEGINNING:
             insort(first, value)
 
     def judge(self, now: float) -> Detection | None:

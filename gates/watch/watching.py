@@ -10,7 +10,7 @@ from gates.model.wording import listed
 from gates.watch.advice import explain
 from gates.watch.choosing import Situation, detectors
 from gates.watch.limits import Band
-from gates.watch.policy import OnCritical, RowRules, WatchPolicy
+from gates.watch.policy import BEGINNING, OnCritical, RowRules, WatchPolicy
 from gates.watch.stages import Stage, is_stage
 from gates.watch.together import Displacement
 from gates.watch.warning import Detection, Detector, Level, WatchWarning
@@ -61,7 +61,6 @@ _OF_HEALTHY_RUNS = ("zero_loss",)  # rules that healthy runs break too: a hinge 
 _AT_ONCE = ("nonfinite", "loss_rise")  # rules whose STOP need not last: it tells of what does not come back
 _FIRST_LOOK = 16  # rows after which detectors that rest are left out; then after twice as many, and so on
 _TOGETHER = 4  # rows that may be shown together, but no more than a CRITICAL must last to become a STOP
-_BEGINNING = 10  # rows; a run whose first one comes later has begun before
 _PLANS = 15  # sets of names that are kept: steps with and without a sample, a norm by layer, an evaluation
 HEALTHY = "healthy"
 _VERDICTS = (HEALTHY, "warned", "critical", "failed")
@@ -233,8 +232,8 @@ class Watch:
 
     def finish(self, completed: bool) -> tuple[WatchWarning, ...]:
         """Take note that the run has ended. `completed`: as planned, so that rules may ask whether it learned. They do
-        not where a resumed run shows no beginning."""
-        completed = completed and (self._first_step or 0) <= _BEGINNING * self._spacing
+        not where a resumed run shows no beginning, as its first row comes later."""
+        completed = completed and (self._first_step or 0) <= BEGINNING * self._spacing
         said: list[WatchWarning] = []
         for name, stream in self._streams.items():
             for _, alarm in stream.numbers if stream else ():
