@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 import numpy as np
 
@@ -196,7 +197,7 @@ def _tested(
     before, now = by_seeds(left), by_seeds(right)
     paired = (rule.info.repeatable or beside) and len(right) >= PAIRS and _pair_up(before, now)
     sides = ([before[seed] for seed in now], [*now.values()]) if paired else (_apart(rule, left), _apart(rule, right))
-    numbers = [np.array([math.fsum(scale.harms(runs)) / len(runs) for runs in side]) for side in sides]
+    numbers = [np.array([fmean(scale.harms(runs)) for runs in side]) for side in sides]
     return compare(
         *numbers,
         margin=scale.margin,
@@ -274,8 +275,7 @@ def _same_training(baseline: Sequence[Run], candidate: Sequence[Run]) -> bool:
 def _identity(rule: MetricRule, left: list[Reading], right: list[Reading], notes: tuple[str, ...]) -> Check:
     """PASS by identity: nothing is left to test."""
     seeds, held = ({reading.run.seed for reading in side} for side in (right, left))
-    both = [reading.value for reading in right if reading.run.seed in held]
-    mean = math.fsum(both) / len(both)
+    mean = fmean(reading.value for reading in right if reading.run.seed in held)
     evidence = Evidence(
         unit=rule.unit,
         baseline=mean,

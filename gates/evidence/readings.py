@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean, geometric_mean
 
 import numpy as np
 
@@ -85,8 +86,7 @@ class HarmScale:
 
     def centre(self, readings: Sequence[Reading]) -> float:
         """The middle of one side in the metric's unit: geometric mean on the log scale, else the mean."""
-        mean = self.sign * math.fsum(self.harms(readings)) / len(readings)
-        return math.exp(mean) if self.scale is Scale.LOG else mean
+        return (geometric_mean if self.relative else fmean)(reading.value for reading in readings)
 
 
 def read(policy: Policy, rule: MetricRule, runs: Sequence[Run]) -> tuple[list[Reading], str]:
@@ -158,12 +158,12 @@ def harm_scale(
     limits the tightest counts, and a prior that the policy states relative to its margin shrinks with it."""
     sign, info, scale, prior = rule.sign, rule.info, rule.scale, policy.prior_of(rule)
     if info.least:  # in its own unit, as next to nothing has no relative change
-        margin = max(rule.margin * _mean(baseline), info.least)
+        margin = max(rule.margin * fmean(reading.value for reading in baseline), info.least)
         prior = replace(prior, sd=prior.sd * margin / (rule.margin or 1.0))
         return HarmScale(scale=Scale.IDENTITY, sign=sign, margin=margin, prior=prior)
     values = [reading.value for reading in (*baseline, *candidate)]
     if scale is Scale.LOG and min(values) <= 0:
-        typical = math.fsum(sorted(abs(value) for value in values)) / len(values)
+        typical = fmean(map(abs, values))
         if not info.may_be_signed or typical == 0:
             return f"{info.label} of {quantity(min(values), info.unit)} has no relative change"
         # A loss that crosses zero: margin and prior are shares of its own size.
@@ -180,15 +180,11 @@ def harm_scale(
     return HarmScale(scale=scale, sign=sign, margin=margin, prior=prior)
 
 
-def _mean(readings: Sequence[Reading]) -> float:
-    return math.fsum(reading.value for reading in readings) / len(readings)
-
-
 def _share_of_room(rule: MetricRule, scale: Scale, baseline: Sequence[Reading], candidate: Sequence[Reading]) -> float:
     """The rule's share of what the baseline leaves free on the device, in harm units; infinite where none is asked."""
     if rule.headroom is None or scale is not Scale.LOG:
         return math.inf
-    level = math.exp(math.fsum(math.log(reading.value) for reading in baseline) / len(baseline))
+    level = geometric_mean(reading.value for reading in baseline)
     memory = [reading.run.environment.get("gpu_memory", "") for reading in (*baseline, *candidate)]
     left = max(0.0, min(float(said) if said.isdigit() else math.inf for said in memory) - level)
     return math.log1p(rule.headroom * left / level)
@@ -214,11 +210,11 @@ def _share_of_gain(rule: MetricRule, scale: Scale, sign: float, baseline: Sequen
     nothing was gained, which is for other checks to say."""
     if rule.gain is None or not all(reading.to_the_end for reading in baseline):
         return math.inf
-    gained = math.fsum(sign * (_start(rule, reading) - reading.value) for reading in baseline) / len(baseline)
+    gained = fmean(sign * (_start(rule, reading) - reading.value) for reading in baseline)
     if not 0 < gained < math.inf:
         return math.inf
-    lost = rule.gain * gained
-    return lost if scale is Scale.IDENTITY else sign * math.log1p(max(sign * lost / _mean(baseline), -0.99))
+    level, lost = fmean(reading.value for reading in baseline), rule.gain * gained
+    return lost if scale is Scale.IDENTITY else sign * math.log1p(max(sign * lost / level, -0.99))
 
 
 def _start(rule: MetricRule, reading: Reading) -> float:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
+from statistics import fmean
 
 import numpy as np
 
@@ -223,7 +223,7 @@ def work_of(baseline: Side, candidate: Side) -> str:
         means.append([float(np.mean(values)) for run in side.evidence if len(values := run.finite("tokens"))])
     if not all(means):
         return "same"
-    before, now = (math.fsum(each) / len(each) for each in means)
+    before, now = map(fmean, means)
     return "changed" if max(before, now) > OTHER_WORK * min(before, now) else "same"
 
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, combinations_with_replacement, product
-from statistics import median
+from statistics import fmean, median
 
 import numpy as np
 import scipy
@@ -78,7 +78,7 @@ def squares_of(groups: Sequence[Values], per_run: float = 1.0) -> tuple[float, i
 
 
 def _squares(group: Values) -> float:
-    mean = math.fsum(group) / len(group)
+    mean = fmean(group)
     return math.fsum((x - mean) ** 2 for x in group)
 
 
@@ -227,7 +227,7 @@ def compare(
         cautious=cautious(squares, df, prior),
         sides=tuple(cautious(*squares_of([side]), prior) for side in (baseline, candidate)) if apart else (),
         margin=margin,
-        difference=math.fsum(candidate) / len(candidate) - math.fsum(baseline) / len(baseline),
+        difference=fmean(candidate) - fmean(baseline),
         typical=_typical(baseline.tolist(), candidate.tolist(), paired),
         usual=_usual([group.tolist() for group in groups], squares * per_run) / math.sqrt(per_run),
     )
