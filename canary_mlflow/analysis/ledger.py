@@ -18,7 +18,6 @@ from canary_mlflow.registry.locks import registry_uri
 from canary_mlflow.registry.remote import ask
 from canary_mlflow.registry.workspaces import active_workspace
 from canary_mlflow.reports.decision import Decision, holds_from_list
-from canary_mlflow.reports.study import LedgerRow
 from canary_mlflow.tracking.stores.read_only import has_ledger, reading
 from gates.model.verdict import verdict_from_dict
 
@@ -82,26 +81,16 @@ def server_keys(answer: Mapping[str, Any]) -> PublicKeys:
     return with_rows(trusted(), [Row(**plain) for plain in answer["rows"]], answer["first"].get)
 
 
-def shown(rows: Rows) -> list[LedgerRow]:
-    """As a report shows them."""
-    return [shown_row(one) for one in rows]
-
-
-def shown_row(read: ReadRow) -> LedgerRow:
-    """One row for a report."""
-    row = read.row
-    facts = facts_of(row) or {}
-    return LedgerRow(
-        seq=row.seq,
-        kind=row.kind,
-        word=row.word,
-        actor=str(facts.get("actor", "")),
-        time=str(facts.get("time", "")),
-        digest=row.digest,
-        key_id=row.key_id,
-        problems=list(read.problems),
-        stranger=read.stranger,
-    )
+def shown(rows: Rows) -> list[dict[str, Any]]:
+    """As a report shows them. `problems`: sentences on what is wrong with a row. `stranger`: the only problem is that
+    its key is not known here."""
+    found = []
+    for read in rows:
+        facts = facts_of(read.row) or {}
+        said = {"actor": str(facts.get("actor", "")), "time": str(facts.get("time", ""))}
+        row = {name: getattr(read.row, name) for name in ("seq", "kind", "word", "digest", "key_id")}
+        found.append({**row, **said, "problems": list(read.problems), "stranger": read.stranger})
+    return found
 
 
 def decision_of(row: Row, facts: Mapping[str, Any]) -> Decision | None:

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("canary_mlflow")
 
+OF_RUN = ("run_id", "seed", "completed", "failure", "failure_reason", "learned", "learned_reason", "workload",
+          "hardware", "environment", "facts")  # fmt: skip
+"""What a report takes from a run as the judge reads it."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Recorded:
@@ -54,7 +58,7 @@ def study_of(client: MlflowClient, subject: Subject, *, every_chart: bool = True
     runs = [one.run for one in candidate]
     band, said = band_of([one.run for one in baseline], runs, subject)
     found = [each for one in candidate for each in instabilities.instabilities_of(one.called, one.run, one.tags)]
-    marks = [Mark(step=one.step, stream=one.stream, level=one.level, run=one.run) for one in found if one.step]
+    marks = [Mark(step=one.step, stream=one.stream, level=one.level) for one in found if one.step]
     return Study(
         subject=subject.label,
         kind=subject.kind,
@@ -131,26 +135,16 @@ def part(one: Recorded, side: str) -> RunPart:
     run, tags = one.run, one.tags
     last = max((int(series.steps[-1]) for series in run.series.values() if len(series.steps)), default=0)
     return RunPart(
-        run_id=run.run_id,
         run=one.called,
         side=side,
         name=tags.get(RUN_NAME, ""),
         status=one.entity.info.status,
-        seed=run.seed,
         algo=tags.get(ALGO, ""),
         model=tags.get(MODEL, ""),
         tier=tags.get(TIER, ""),
         steps=run.last_step or last,
-        completed=run.completed,
-        failure=run.failure,
-        failure_reason=run.failure_reason,
-        learned=run.learned,
-        learned_reason=run.learned_reason,
-        workload=run.workload,
-        hardware=run.hardware,
-        environment=run.environment,
-        facts=run.facts,
         metrics=figures.summaries(run),
+        **{name: getattr(run, name) for name in OF_RUN},
     )
 
 

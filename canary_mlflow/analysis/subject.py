@@ -10,7 +10,7 @@ from canary_mlflow import tags
 from canary_mlflow.analysis import ledger, verdicts
 from canary_mlflow.errors import NoSuchRun, UsageError
 from canary_mlflow.policies import load_policy
-from canary_mlflow.registry.evidence import aliased, champion_runs, run_side
+from canary_mlflow.registry.evidence import champion_runs, run_side, version_named
 from canary_mlflow.registry.judging.records import session_of
 from canary_mlflow.registry.versions import champion_number, find_version, is_evidence_only
 from canary_mlflow.reports.decision import Decision
@@ -58,13 +58,8 @@ def find_subject(client: MlflowClient, text: str, policy: str | None = None) -> 
     """
     if policy:
         load_policy(policy)  # even if there is already a verdict: a wrong name must not pass unnoticed
-    name = text.removeprefix("models:/")
-    if "@" in name:
-        model, _, alias = name.rpartition("@")
-        return of_version(client, model, aliased(client, model, alias), policy)
-    if "/" in name:
-        model, _, version = name.rpartition("/")
-        return of_version(client, model, version, policy)
+    if named := version_named(client, text):
+        return of_version(client, *named, policy)
     run = named_run(client, text)
     if run.data.tags.get(tags.ROLE) in SESSIONS:
         return of_session(client, run, policy)

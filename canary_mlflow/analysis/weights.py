@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from canary_mlflow.analysis.ledger import from_database, from_server
 from canary_mlflow.errors import UsageError
 from canary_mlflow.ledger.uris import plain_uri
-from canary_mlflow.registry.evidence import aliased
+from canary_mlflow.registry.evidence import version_named
 from canary_mlflow.registry.guard.binding import file_digests, files_at
 from canary_mlflow.registry.guard.seal import EVIDENCE_ONLY, changed_files, seal_of
 from canary_mlflow.registry.locks import registry_uri
@@ -24,11 +24,7 @@ ADDED_BY_MLFLOW = "registered_model_meta"  # what MLflow writes beside the files
 
 def named_version(client: MlflowClient, text: str) -> ModelVersion:
     """`models:/M@champion`, `M@champion`, `models:/M/3` or `M/3`. Raises UsageError, NoSuchModel, NoSuchVersion."""
-    name = text.removeprefix("models:/")
-    if "@" in name:
-        model, _, alias = name.rpartition("@")
-        return find_version(client, model, aliased(client, model, alias))
-    model, _, version = name.rpartition("/")
+    model, version = version_named(client, text) or ("", "")
     if not model:
         raise UsageError(f"{text!r}: expected a version, such as models:/MODEL@champion or models:/MODEL/3")
     return find_version(client, model, version)

@@ -10,11 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from canary_mlflow.analysis.bands import BAND, said_of
-from canary_mlflow.analysis.downsampling import Steps, Values, keep_envelope, keep_means, keep_peaks
 from canary_mlflow.pages.point_cache import cached_points
 from canary_mlflow.pages.requests import runs_database
 from canary_mlflow.pages.series import read_series
+from canary_mlflow.reports.charts import (
+    BAND,
+    Band,
+    Steps,
+    Values,
+    broken_in,
+    keep_means,
+    keep_peaks,
+    spread_of,
+    thinned,
+)
 from canary_mlflow.reports.panels import PANELS
 from canary_mlflow.tracking.describing.schema import mlflow_key
 from canary_mlflow.tracking.reading.facts import RunFacts
@@ -56,22 +65,14 @@ def broken_of(series: Series) -> dict[str, Any]:
     if not len(broken):
         return {}
     some = sorted({*map(int, broken[:: max(1, len(broken) // 100)]), int(broken[-1])})
-    return {"broken": some, "said": said_of(len(broken), len(series.steps), int(broken[0]))}
+    return {"broken": some, "said": broken_in(series)}
 
 
 def spreads(series: Mapping[str, Series]) -> dict[str, Any]:
     """Mean minus and plus spread, for panels that have both."""
-    found = {}
-    for panel in PANELS:
-        mean, spread = series.get(panel.lines[0]), series.get(panel.spread)
-        if mean is None or spread is None:
-            continue
-        mean, spread = mean.finite_only(), spread.finite_only()
-        steps, here, there = np.intersect1d(mean.steps, spread.steps, return_indices=True)
-        if len(steps):
-            low, high = mean.values[here] - spread.values[there], mean.values[here] + spread.values[there]
-            found[panel.lines[0]] = as_json(*keep_envelope(steps, low, high, BAND))
-    return found
+    both = ((panel.lines[0], series.get(panel.lines[0]), series.get(panel.spread)) for panel in PANELS)
+    found = ((name, spread_of(mean, spread)) for name, mean, spread in both)
+    return {name: as_json(thinned(band)) for name, band in found if band is not None}
 
 
 def figures(values: Values) -> list[float]:
@@ -79,9 +80,9 @@ def figures(values: Values) -> list[float]:
     return [float(f"{value:.6g}") for value in values]
 
 
-def as_json(steps: Steps, low: Values, high: Values) -> dict[str, Any]:
+def as_json(band: Band) -> dict[str, Any]:
     """A band as JSON values."""
-    return {"steps": steps.tolist(), "low": figures(low), "high": figures(high)}
+    return {"steps": band.steps.tolist(), "low": figures(band.low), "high": figures(band.high)}
 
 
 # ---- the other two axes ----------------------------------------------------------------------------------------------

@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 
 from canary_mlflow import tags
-from canary_mlflow.analysis.bands import BAND, Band, raw_envelope
-from canary_mlflow.analysis.downsampling import Steps, Values, keep_envelope
 from canary_mlflow.pages.models import champion_session
 from canary_mlflow.pages.requests import readers, registry_database, runs_database
 from canary_mlflow.pages.series import read_series
 from canary_mlflow.pages.verdict import judged
 from canary_mlflow.policies import load_policy, policy_names
+from canary_mlflow.reports.charts import Band, Values, envelope, thinned
 from canary_mlflow.tracking.reading.database import children_of, read_facts
 from canary_mlflow.tracking.reading.facts import RunFacts
 from canary_mlflow.tracking.reading.numbers import count
@@ -105,12 +104,13 @@ class Usual:
             return self
         return replace(self, band=replace(self.band, steps=np.rint(self.band.steps * times).astype(np.int64)))
 
-    def drawn(self, first: int | None = None, last: int | None = None) -> tuple[Steps, Values, Values]:
-        """Steps, lowest and highest values, no more than a screen needs, of all steps or from `first` to `last`."""
+    def drawn(self, first: int | None = None, last: int | None = None) -> Band:
+        """The band, with no more points than a screen needs, of all steps or from `first` to `last`."""
         steps = self.band.steps
         start = 0 if first is None else int(np.searchsorted(steps, first))
         end = len(steps) if last is None else int(np.searchsorted(steps, last, side="right"))
-        return keep_envelope(steps[start:end], self.band.low[start:end], self.band.high[start:end], BAND)
+        band = self.band
+        return thinned(Band(steps=steps[start:end], low=band.low[start:end], high=band.high[start:end]))
 
 
 @lru_cache(maxsize=16)
@@ -128,13 +128,15 @@ def usual_of(run_ids: tuple[str, ...], names: tuple[str, ...], steps: int, tier:
 def band_of(runs: Sequence[Series], rule: MetricRule | None = None) -> Usual | None:
     """The band and width of a series that the gate judges by `rule`; None if no run has a finite value."""
     finite = [one for one in (run.finite_only() for run in runs) if len(one.steps)]
-    if not finite:
+    band = envelope(finite)
+    if band is None:
         return None
-    steps, low, high = raw_envelope(finite)
     noise = float(np.median([row_noise(run.values) for run in finite]))
-    level = float(np.median(np.abs(high)))
-    width = max(float(np.median(high - low)), NOISE * noise, LITTLE * (level or 1.0), tolerated(rule, level), 1e-9)
-    return Usual(band=Band(steps=steps, low=low, high=high), width=width, runs=len(finite))
+    level = float(np.median(np.abs(band.high)))
+    width = max(
+        float(np.median(band.high - band.low)), NOISE * noise, LITTLE * (level or 1.0), tolerated(rule, level), 1e-9
+    )
+    return Usual(band=band, width=width, runs=len(finite))
 
 
 def row_noise(values: Values) -> float:

@@ -239,6 +239,6 @@ def marks_of(run: RunFacts) -> list[dict[str, Any]]:
 def band_json() -> Response:
     """The champion's band behind a run's curves."""
     page = read_run(argument("id", 64))
-    series = {name: as_json(*band.drawn()) for name, band in page.bands.items()}
+    series = {name: as_json(band.drawn()) for name, band in page.bands.items()}
     waits = page.run.running and bool(page.champion.run_ids) and not series
     return as_answer({"said": page.champion.said, "version": page.champion.version, "series": series, "waits": waits})

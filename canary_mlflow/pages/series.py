@@ -14,11 +14,11 @@ import numpy as np
 import sqlalchemy as sa
 
 from canary_mlflow import tags
-from canary_mlflow.analysis.bands import BAND
 from canary_mlflow.files.documents import parse_json
 from canary_mlflow.files.source import open_regular
 from canary_mlflow.pages.point_cache import LONG, cached_points
 from canary_mlflow.pages.requests import folder_of
+from canary_mlflow.reports.charts import BAND
 from canary_mlflow.tracking.describing.schema import mlflow_key
 from canary_mlflow.tracking.reading.database import points_over
 from canary_mlflow.tracking.reading.facts import Latest, RunFacts

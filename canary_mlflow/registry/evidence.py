@@ -41,14 +41,16 @@ def find_evidence(client: MlflowClient, text: str) -> NamedEvidence:
 
     Raises NoSuchRun, NoSuchModel, NoSuchVersion, or UsageError for an alias that names nothing.
     """
+    named = version_named(client, text)
+    return run_side(client, text) if named is None else version_side(client, *named)
+
+
+def version_named(client: MlflowClient, text: str) -> tuple[str, str] | None:
+    """(model, version) for MODEL/VERSION or MODEL@alias, with or without models:/; None for anything else, such as a
+    run's id. Raises NoSuchModel, or UsageError for an alias that names nothing."""
     name = text.removeprefix("models:/")
-    if "@" in name:
-        model, _, alias = name.rpartition("@")
-        return version_side(client, model, aliased(client, model, alias))
-    if "/" in name:
-        model, _, version = name.rpartition("/")
-        return version_side(client, model, version)
-    return run_side(client, text)
+    model, sign, rest = name.rpartition("@" if "@" in name else "/")
+    return (model, aliased(client, model, rest) if sign == "@" else rest) if sign else None
 
 
 def aliased(client: MlflowClient, model: str, alias: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from gates.model.wording import listed
+from gates.model.wording import counted, listed
 
 if TYPE_CHECKING:
     from canary_mlflow.registry.pruning.pruning import Fate
@@ -62,8 +62,3 @@ def amount(size: float) -> str:
             break
         size /= 1024
     return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-
-
-def counted(number: int, what: str) -> str:
-    """`1 version`, `2 versions`."""
-    return f"{number} {what}" + ("" if number == 1 else "s")

@@ -103,26 +103,11 @@ class Memory:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LedgerRow:
-    """A row of the ledger. `problems`: sentences on what is wrong with it. `stranger`: the only problem is that its key
-    is not known here."""
-
-    seq: int
-    kind: str
-    word: str
-    actor: str
-    time: str
-    digest: str
-    key_id: str
-    problems: Sequence[str] = ()
-    stranger: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class Study:
     """The content of a report. `decision`: None if nothing was judged; `no_verdict` says why. `origin`: its source.
 
-    `gone`: runs of the evidence that the store no longer holds. `notes`: what else a reader must know.
+    `gone`: runs of the evidence that the store no longer holds. `ledger`: its rows about the version, as `--json` has
+    them. `notes`: what else a reader must know.
     """
 
     subject: str
@@ -141,7 +126,7 @@ class Study:
     layer_drift: Sequence[LayerMoved] = ()
     memory: Memory = field(default_factory=Memory)
     profiled: Profiled | None = None
-    ledger: Sequence[LedgerRow] = ()
+    ledger: Sequence[Mapping[str, Any]] = ()
     ledger_said: str = ""
     notes: Sequence[str] = ()
 
@@ -169,7 +154,7 @@ def study_to_dict(study: Study) -> dict[str, Any]:
         "layer_drift": [asdict(one) for one in study.layer_drift],
         "memory": asdict(study.memory),
         "profile": None if study.profiled is None else asdict(study.profiled),
-        "ledger": [asdict(row) for row in study.ledger],
+        "ledger": list(study.ledger),
         "ledger_said": study.ledger_said,
         "notes": list(study.notes),
     }

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 from paged import a_run, last_row, site, text_of
 
-from canary_mlflow.analysis.downsampling import keep_envelope, keep_peaks
 from canary_mlflow.errors import StoreError
 from canary_mlflow.pages.blueprint import ROUTES
 from canary_mlflow.pages.requests import Readers
@@ -25,6 +24,7 @@ from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.acts.by_hand import override
 from canary_mlflow.registry.judging.gatekeeper import gate
 from canary_mlflow.registry.judging.unregistered import gate_session
+from canary_mlflow.reports.charts import Band, keep_peaks, thinned
 from canary_mlflow.tracking.stores.read_only import reading
 
 
@@ -150,8 +150,8 @@ def test_peaks_stay_in_100_000_points() -> None:
     assert len(kept) <= 800
     assert {54_321, 77, 0, 99_999} <= set(kept_steps.tolist())
     assert kept[kept_steps == 54_321] == 900
-    _, low, high = keep_envelope(steps, values - 1, values + 1, 400)
-    assert (low.min(), high.max()) == (-901, 901)
+    band = thinned(Band(steps=steps, low=values - 1, high=values + 1))
+    assert (band.low.min(), band.high.max(), len(band.steps)) == (-901, 901, 400)
 
 
 def test_a_verdict_shows_reason_evidence_runs_and_signature(web: Any, guarded: Any) -> None:

@@ -16,7 +16,6 @@ import pytest
 from mlflow.entities import Metric
 from paged import a_run, last_row, site, text_of
 
-from canary_mlflow.analysis.downsampling import keep_means
 from canary_mlflow.analysis.subject import find_subject
 from canary_mlflow.pages import comparison
 from canary_mlflow.pages.curves import strips_of
@@ -25,6 +24,7 @@ from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.acts.accepting import accept_facts
 from canary_mlflow.registry.acts.by_hand import bless
 from canary_mlflow.registry.judging.gatekeeper import gate
+from canary_mlflow.reports.charts import keep_means
 from canary_mlflow.reports.decision import decision_to_dict
 from canary_mlflow.reports.view import view_of
 from gates.model.records import Series
