@@ -131,7 +131,7 @@ def nvidia_gpus() -> list[str]:
 
 def folders(fix: bool) -> Finding:
     """Scratch folders and git worktrees of processes that were killed."""
-    from canary_mlflow.tracking.stores.scratch import left_behind, remove_left_behind
+    from canary_mlflow.tracking.stores.owner import left_behind, remove_left_behind
 
     if fix:
         return Finding(name="scratch", level=Level.OK, found=f"{remove_left_behind()} folders removed")

@@ -27,8 +27,7 @@ from canary_mlflow.registry.versions import Weights
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.shown import say
 from canary_mlflow.tags import SEEDS
-from canary_mlflow.tracking.stores.holding import held
-from canary_mlflow.tracking.stores.session import finish_session, open_session
+from canary_mlflow.tracking.stores.session import finish_session, held, open_session
 from canary_mlflow.tracking.stores.store import prepare_store
 from training.ahead import first_runs
 from training.checks import runs_of

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from canary_mlflow.tracking.stores.scratch import scratch
+from canary_mlflow.tracking.stores.owner import scratch
 from training.ahead import workers_of
 from training.compose import to_config
 

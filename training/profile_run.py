@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def profile_run(store: str, run_id: str) -> int:
     """Train a few steps under the profiler, and keep profile and trace in a new run beside the one it repeats."""
     from canary_mlflow.tracking.delivery.uploading import upload
-    from canary_mlflow.tracking.stores.scratch import scratch
+    from canary_mlflow.tracking.stores.owner import scratch
     from canary_mlflow.tracking.stores.session import get_run
     from canary_mlflow.tracking.stores.store import prepare_store
     from training import algorithms

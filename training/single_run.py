@@ -74,7 +74,7 @@ def read(arguments: Sequence[str]) -> Namespace:
 
 def make(asked: Namespace) -> int:
     """Train one seed as a child of the session; under `mlflow run`, record into the run that MLflow made."""
-    from canary_mlflow.tracking.stores.scratch import scratch
+    from canary_mlflow.tracking.stores.owner import scratch
     from canary_mlflow.tracking.stores.session import get_run
     from canary_mlflow.tracking.stores.store import prepare_store
     from training.runs import code_of, train_one

@@ -20,8 +20,15 @@ from canary_mlflow.reports.decision import decision_to_dict
 from canary_mlflow.reports.markdown import fenced
 from canary_mlflow.shown import echo_lines, say, shown
 from canary_mlflow.tracking.signals import waiting
-from canary_mlflow.tracking.stores.holding import held
-from canary_mlflow.tracking.stores.session import child_runs, close_run, finish_session, get_run, log_tags, open_session
+from canary_mlflow.tracking.stores.session import (
+    child_runs,
+    close_run,
+    finish_session,
+    get_run,
+    held,
+    log_tags,
+    open_session,
+)
 from canary_mlflow.tracking.stores.store import prepare_store
 from training.ahead import workers_of
 from training.cells import judge_cells, label_of, table, tags_of, worst

@@ -8,8 +8,7 @@ from canary_mlflow.errors import StoreError
 from canary_mlflow.policies import load_watch
 from canary_mlflow.reports.instabilities import Instability
 from canary_mlflow.tags import WATCH_LEVEL, WATCH_WARNINGS
-from canary_mlflow.tracking.reading.numbers import count
-from canary_mlflow.tracking.reading.warned import warnings_in
+from canary_mlflow.tracking.reading.facts import count, warnings_in
 from gates.model.records import Run
 from gates.watch import Watch, WatchWarning
 

@@ -18,9 +18,9 @@ from canary_mlflow.reports.decision import Decision, RunWarning
 from canary_mlflow.reports.layer_drift import moved
 from canary_mlflow.reports.study import RunPart, Study
 from canary_mlflow.tags import ALGO, MODEL, RUN_NAME, SEED, TIER
+from canary_mlflow.tracking.reading.facts import warnings_in
 from canary_mlflow.tracking.reading.histories import read_found
 from canary_mlflow.tracking.reading.profile import Profiled
-from canary_mlflow.tracking.reading.warned import warnings_in
 from canary_mlflow.tracking.stores.places import without_password
 from canary_mlflow.tracking.stores.session import get_run
 from gates.model.records import Run

@@ -18,10 +18,8 @@ from canary_mlflow.own_cache import own_cache
 from canary_mlflow.tags import FAILURE, FAILURE_REASON, ROLE, SEED
 from canary_mlflow.tracking.describing.failures import UNSTABLE, raised_from
 from canary_mlflow.tracking.signals import apart
-from canary_mlflow.tracking.stores.holding import held
-from canary_mlflow.tracking.stores.owner import LAUNCHER, this_process
-from canary_mlflow.tracking.stores.scratch import scratch
-from canary_mlflow.tracking.stores.session import NOTHING, close_run, create_child_run, get_run, log_tags
+from canary_mlflow.tracking.stores.owner import LAUNCHER, scratch, this_process
+from canary_mlflow.tracking.stores.session import NOTHING, close_run, create_child_run, get_run, held, log_tags
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

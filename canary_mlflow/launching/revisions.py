@@ -26,9 +26,8 @@ from canary_mlflow.registry.sessions.leftovers import clear
 from canary_mlflow.reports.decision import Decision, Question
 from canary_mlflow.reports.links import run_page
 from canary_mlflow.tracking.reading.histories import session_runs
-from canary_mlflow.tracking.stores.holding import held
 from canary_mlflow.tracking.stores.places import without_password
-from canary_mlflow.tracking.stores.session import finish_session, get_run, open_session
+from canary_mlflow.tracking.stores.session import finish_session, get_run, held, open_session
 from gates.judge import judge
 from gates.model.policy import Policy
 from gates.model.records import Version

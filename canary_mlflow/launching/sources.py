@@ -15,7 +15,7 @@ from canary_mlflow.files.documents import read_yaml
 from canary_mlflow.interpreter import on_path
 from canary_mlflow.tracking.describing.fingerprint import PACKAGES, UNKNOWN, git, packages
 from canary_mlflow.tracking.experiment import is_project
-from canary_mlflow.tracking.stores.scratch import CHECKOUT, scratch
+from canary_mlflow.tracking.stores.owner import CHECKOUT, scratch
 
 ENTRY = "again"
 FETCH_SECONDS = 60

@@ -8,8 +8,7 @@ from canary_mlflow.errors import NoSuchRun, NoSuchVersion
 from canary_mlflow.pages.models import is_model, session_of, version_behind
 from canary_mlflow.pages.requests import registry_database, runs_database
 from canary_mlflow.tracking.reading.database import find_run, named_like, read_facts
-from canary_mlflow.tracking.reading.facts import RunFacts
-from canary_mlflow.tracking.reading.numbers import count
+from canary_mlflow.tracking.reading.facts import RunFacts, count
 
 LONGEST = 300  # characters
 

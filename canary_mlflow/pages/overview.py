@@ -14,8 +14,7 @@ from canary_mlflow.pages.models import ModelFacts, read_models, with_words
 from canary_mlflow.pages.requests import readers, registry_database, rendered, runs_database
 from canary_mlflow.registry.workspaces import active_workspace
 from canary_mlflow.tracking.reading.database import children_of, read_facts
-from canary_mlflow.tracking.reading.facts import OPEN, RunFacts
-from canary_mlflow.tracking.reading.numbers import count
+from canary_mlflow.tracking.reading.facts import OPEN, RunFacts, count
 from canary_mlflow.tracking.stores.read_only import has_ledger
 from canary_mlflow.tracking.stores.tables import RUNS
 

@@ -21,8 +21,7 @@ from canary_mlflow.pages.verdict import judged
 from canary_mlflow.policies import load_policy, policy_names
 from canary_mlflow.reports.charts import Band, Values, envelope, thinned
 from canary_mlflow.tracking.reading.database import children_of, read_facts
-from canary_mlflow.tracking.reading.facts import RunFacts
-from canary_mlflow.tracking.reading.numbers import count
+from canary_mlflow.tracking.reading.facts import RunFacts, count
 from gates.model.records import Series, updates_of
 from gates.model.rules import MetricRule, Scale
 

@@ -33,8 +33,7 @@ from canary_mlflow.reports.forest import Dot, dots_of
 from canary_mlflow.reports.rows import WORDS
 from canary_mlflow.reports.view import view_of
 from canary_mlflow.tracking.reading.database import find_run, read_facts
-from canary_mlflow.tracking.reading.facts import RunFacts
-from canary_mlflow.tracking.reading.numbers import count, whole
+from canary_mlflow.tracking.reading.facts import RunFacts, count, whole
 from canary_mlflow.tracking.stores.read_only import has_ledger
 from gates.model.fields import PolicyError
 from gates.model.policy import Policy

@@ -11,9 +11,9 @@ from canary_mlflow.registry.sessions.orders import version_with
 from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version, no_such_alias
 from canary_mlflow.reports.decision import RunWarning
 from canary_mlflow.tags import MODEL_NAME, PARENT_RUN, PROFILE_OF, ROLE, SEED, SESSION_ID, TIER
+from canary_mlflow.tracking.reading.facts import warnings_in
 from canary_mlflow.tracking.reading.histories import read_runs, session_runs
 from canary_mlflow.tracking.reading.profile import PROFILE
-from canary_mlflow.tracking.reading.warned import warnings_in
 from canary_mlflow.tracking.stores.session import child_runs, get_run
 from gates.model.records import Version
 from gates.model.verdict import Verdict

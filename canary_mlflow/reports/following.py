@@ -15,9 +15,8 @@ from canary_mlflow import tags
 from canary_mlflow.reports.formatting import duration
 from canary_mlflow.reports.panels import PANELS, label
 from canary_mlflow.shown import visible
-from canary_mlflow.tracking.reading.facts import RunFacts
+from canary_mlflow.tracking.reading.facts import RunFacts, sentence
 from canary_mlflow.tracking.reading.following import Sight
-from canary_mlflow.tracking.reading.warned import sentence
 from gates.model.metrics import METRICS
 from gates.model.records import Series
 from gates.model.wording import quantity

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from canary_mlflow.reports.decision import RunWarning
-from canary_mlflow.tracking.reading.numbers import whole
+from canary_mlflow.tracking.reading.facts import whole
 from gates.watch import Level
 
 SEED = "seed "

@@ -18,8 +18,8 @@ from canary_mlflow.tracking.delivery.recorder import Recorder
 from canary_mlflow.tracking.ending import Target
 from canary_mlflow.tracking.observers import Ending, Observer
 from canary_mlflow.tracking.probes import BEAT
+from canary_mlflow.tracking.reading.facts import brief, sentence, worst_of
 from canary_mlflow.tracking.reading.histories import read_runs
-from canary_mlflow.tracking.reading.warned import brief, sentence, worst_of
 from canary_mlflow.tracking.sinks import SinkSetting
 from gates.model.records import Run
 from gates.watch import Band, Level, OnCritical, Watch, WatchPolicy, WatchWarning, bands_of

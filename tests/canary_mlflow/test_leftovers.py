@@ -17,9 +17,9 @@ from canary_mlflow.edge import unwinding
 from canary_mlflow.registry.sessions import leftovers
 from canary_mlflow.tags import HEARTBEAT, LEASE
 from canary_mlflow.tracking.signals import STOPPING, Terminated, waiting
-from canary_mlflow.tracking.stores import holding, owner, scratch
+from canary_mlflow.tracking.stores import owner
 from canary_mlflow.tracking.stores.owner import Owner
-from canary_mlflow.tracking.stores.session import create_child_run, finish_session, open_session
+from canary_mlflow.tracking.stores.session import create_child_run, finish_session, held, open_session
 
 HERE = owner.this_process()
 NOBODY = replace(HERE, started="1")  # its process id has been given to another
@@ -118,9 +118,9 @@ def test_without_a_lease_or_a_heartbeat_nobody_elsewhere_can_tell(recorded: Any)
 
 
 def test_a_session_that_is_held_beats(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holding, "EVERY", 0.05)
+    monkeypatch.setattr("canary_mlflow.tracking.stores.session.EVERY", 0.05)
     session = open_session(recorded.client, "recorded", "held", {})
-    with holding.held(recorded.client, session):
+    with held(recorded.client, session):
         recorded.client.set_tag(session, HEARTBEAT, "0")
         deadline = time.monotonic() + 10
         while (heard := recorded.client.get_run(session).data.tags[HEARTBEAT]) == "0":
@@ -135,7 +135,7 @@ def test_a_folder_goes_when_its_process_is_gone_and_no_sooner(tmp_path: Path, mo
     (tmp_path / "canary-somebody-elses").mkdir()
     code = (
         f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}\n"
-        "from canary_mlflow.tracking.stores.scratch import scratch\n"
+        "from canary_mlflow.tracking.stores.owner import scratch\n"
         "with scratch('again') as place:\n"
         "    print(place, flush=True)\n"
         "    input()\n"
@@ -143,11 +143,11 @@ def test_a_folder_goes_when_its_process_is_gone_and_no_sooner(tmp_path: Path, mo
     other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert other.stdout
     folder = Path(other.stdout.readline().strip())
-    with scratch.scratch("again") as mine:
-        assert scratch.left_behind() == []
+    with owner.scratch("again") as mine:
+        assert owner.left_behind() == []
         other.kill()
         other.communicate()
-        assert scratch.left_behind() == [folder]
-        assert scratch.remove_left_behind() == 1
+        assert owner.left_behind() == [folder]
+        assert owner.remove_left_behind() == 1
         assert mine.exists()
     assert [item.name for item in tmp_path.iterdir()] == ["canary-somebody-elses"]

@@ -35,7 +35,7 @@ from canary_mlflow.registry.guard import refusals, stored
 from canary_mlflow.registry.guard.binding import Binding, artifact_digest, run_digests
 from canary_mlflow.registry.guard.promotion import Order, Standing, carry_out, standing
 from canary_mlflow.tracking.reading.database import read_runs_from
-from canary_mlflow.tracking.reading.numbers import count
+from canary_mlflow.tracking.reading.facts import count
 
 UNSEEN = ("Mn", "Me", "Cf", "Cc")  # Unicode's categories of accents, of format characters such as ZERO WIDTH SPACE …
 log = logging.getLogger(__name__)

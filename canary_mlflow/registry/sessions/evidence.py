@@ -22,7 +22,7 @@ from canary_mlflow.registry.sessions.rows import (
     runs_of,
     trusted,
 )
-from canary_mlflow.tracking.reading.numbers import whole
+from canary_mlflow.tracking.reading.facts import whole
 from canary_mlflow.tracking.stores.session import get_run
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow import tags
 from canary_mlflow.registry.sessions.new_version import drop_unsealed
-from canary_mlflow.tracking.reading.numbers import whole
+from canary_mlflow.tracking.reading.facts import whole
 from canary_mlflow.tracking.stores import owner
-from canary_mlflow.tracking.stores.scratch import remove_left_behind
+from canary_mlflow.tracking.stores.owner import remove_left_behind
 from canary_mlflow.tracking.stores.session import close_run, every_run, get_run, log_tags
 from canary_mlflow.tracking.stores.store import existing_store
 

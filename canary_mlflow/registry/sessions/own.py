@@ -24,9 +24,16 @@ from canary_mlflow.tracking.experiment import VARIABLE
 from canary_mlflow.tracking.joining import close_trainings, usual_experiment
 from canary_mlflow.tracking.probes import clock
 from canary_mlflow.tracking.stores import owner
-from canary_mlflow.tracking.stores.holding import held
 from canary_mlflow.tracking.stores.places import without_password
-from canary_mlflow.tracking.stores.session import NOTHING, child_runs, finish_session, get_run, log_tags, start_run
+from canary_mlflow.tracking.stores.session import (
+    NOTHING,
+    child_runs,
+    finish_session,
+    get_run,
+    held,
+    log_tags,
+    start_run,
+)
 from canary_mlflow.tracking.stores.store import prepare_store
 
 if TYPE_CHECKING:

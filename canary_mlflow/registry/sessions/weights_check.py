@@ -17,7 +17,7 @@ from canary_mlflow.registry.guard.seal import trained_in
 from canary_mlflow.registry.guard.trained import Record, compare
 from canary_mlflow.shown import visible
 from canary_mlflow.tracking.describing.fact_tags import facts_in
-from canary_mlflow.tracking.reading.numbers import count
+from canary_mlflow.tracking.reading.facts import count
 from canary_mlflow.tracking.stores.session import child_runs
 
 if TYPE_CHECKING:

@@ -3,15 +3,24 @@ from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from canary_mlflow.errors import StoreError
-from canary_mlflow.tags import FAILURE, FAILURE_REASON, MAX_STEPS, PARENT_RUN, ROLE, SEED, WATCH_LEVEL, WATCH_WARNINGS
-from canary_mlflow.tracking.reading.numbers import count
-from canary_mlflow.tracking.reading.warned import warnings_in
+from canary_mlflow.tags import (
+    FAILURE,
+    FAILURE_REASON,
+    MAX_STEPS,
+    PARENT_RUN,
+    ROLE,
+    SEED,
+    WATCH_FOUND,
+    WATCH_LEVEL,
+    WATCH_WARNINGS,
+)
 from canary_mlflow.tracking.stores.session import name_in_cell
-from gates.watch import WatchWarning
+from gates.watch.warning import WatchWarning
 
 OPEN = ("RUNNING", "SCHEDULED")
 PARENTS = ("session", "sweep")
@@ -121,3 +130,55 @@ class RunFacts:
         """Seconds without news from a run that should be going on; None while they are too few to mention."""
         silence = (now - self.news) / 1000
         return silence if self.running and silence > SILENT else None
+
+
+# ---- the watch's warnings in a tag -----------------------------------------------------------------------------------
+
+
+IN_TAG = 8  # number of warnings in the tag; all are in the file
+
+
+def warnings_in(said: Mapping[str, str]) -> tuple[WatchWarning, ...]:
+    """The warnings in a run's tags; none for a run that was not watched. Raises StoreError for foreign JSON."""
+    text = said.get(WATCH_FOUND, "[]")
+    try:
+        return tuple(WatchWarning.from_dict(item) for item in json.loads(text))
+    except (ValueError, TypeError, KeyError) as error:
+        raise StoreError(
+            f"tag {WATCH_FOUND}: {text[:80]!r}; expected a JSON list of warnings; delete the tag"
+        ) from error
+
+
+def worst_of(warnings: Iterable[WatchWarning], most: int = IN_TAG) -> list[WatchWarning]:
+    """The most serious warnings, preferring each level's earliest, in the order in which they came."""
+    ordered = list(warnings)
+    kept = sorted(ordered, key=lambda one: (-one.level, one.step))[:most]
+    return [one for one in ordered if one in kept]
+
+
+def brief(warning: WatchWarning) -> str:
+    """`WARN kl at step 40`."""
+    return f"{warning.level.name} {warning.stream} at step {warning.step}"
+
+
+def sentence(warning: WatchWarning) -> str:
+    """One line for a screen."""
+    return f"{brief(warning)}: {warning.seen}. Usually: {warning.meaning}. Try: {warning.advice}"
+
+
+# ---- whole numbers in tags, which anybody can set to anything --------------------------------------------------------
+
+
+DIGITS = 18  # more than any step, seed or time has; a database's integers have 19
+
+
+def whole(text: str) -> int | None:
+    """The whole number that a text holds, with or without a minus; None for any other text. Python calls `²` a digit,
+    but it is not a number."""
+    digits = text.removeprefix("-")
+    return int(text) if digits.isascii() and digits.isdigit() and len(digits) <= DIGITS else None
+
+
+def count(text: str) -> int:
+    """The same for a number that is never negative; 0 for any other text."""
+    return max(whole(text) or 0, 0)

@@ -13,7 +13,7 @@ from canary_mlflow import tags
 from canary_mlflow.tracking.describing.fact_tags import facts_in
 from canary_mlflow.tracking.describing.failures import raised_from
 from canary_mlflow.tracking.describing.schema import CONFIG_PREFIX, name_of_key
-from canary_mlflow.tracking.reading.numbers import count, whole
+from canary_mlflow.tracking.reading.facts import count, whole
 from gates.facts.regressions import CANARY
 from gates.model.records import Run, Series
 

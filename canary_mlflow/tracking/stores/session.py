@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from statistics import median
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import NoSuchRun, StoreError, one_line
 from canary_mlflow.tags import CELL_NAME, COMPLETED, FAILURE, FAILURE_REASON, PARENT_RUN, ROLE, RUN_NAME, where
-from canary_mlflow.tracking.stores.owner import lease
+from canary_mlflow.tracking.stores.owner import heartbeat, lease
 from canary_mlflow.tracking.stores.places import without_password
 from canary_mlflow.tracking.stores.store import experiment_id
 from gates.facts.differences import without_addresses
@@ -230,3 +232,28 @@ def find_experiment(client: MlflowClient, name: str | None) -> str:
     `name`."""
     given = os.environ.get("MLFLOW_EXPERIMENT_ID")
     return given or experiment_id(client, os.environ.get("MLFLOW_EXPERIMENT_NAME") or name or "canary")
+
+
+# ---- heartbeats ------------------------------------------------------------------------------------------------------
+
+
+EVERY = 120.0  # seconds between two heartbeats
+
+
+@contextmanager
+def held(client: MlflowClient, *run_ids: str) -> Iterator[None]:
+    """Hold runs open for a while. The heartbeat of the first counts for all runs with the same lease."""
+    over = threading.Event()
+    for run_id in run_ids:
+        log_tags(client, run_id, lease() | heartbeat())
+
+    def beat() -> None:
+        while not over.wait(EVERY):
+            with suppress(Exception):  # a store that is away for a while: the next one will do
+                log_tags(client, run_ids[0], heartbeat())
+
+    threading.Thread(target=beat, name="canary-heartbeat", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
