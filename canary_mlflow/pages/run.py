@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -130,7 +131,7 @@ def siblings_of(run: RunFacts) -> list[RunFacts]:
 
 def value_rows(run: RunFacts, bands: Mapping[str, Usual]) -> list[ValueRow]:
     """The latest values: first those with a limit, each group in the order of the metrics table."""
-    limits = limits_of(run.tags)
+    limits = limits_of(run.tags.get(tags.WATCH_POLICY, ""))
     rows = []
     for metric in METRICS.values():
         latest = run.latest.get(mlflow_key(metric.name))
@@ -152,10 +153,10 @@ def value_rows(run: RunFacts, bands: Mapping[str, Usual]) -> list[ValueRow]:
     return sorted(rows, key=lambda row: row.state == "")
 
 
-def limits_of(said: Mapping[str, str]) -> Mapping[str, Limit]:
-    """The limits of a run by canonical name: those of the policy that watches it. Limits that are not set are absent.
-    Only shipped policies are read: a tag must not name a file to open."""
-    watch = said.get(tags.WATCH_POLICY, "")
+@lru_cache(maxsize=16)
+def limits_of(watch: str) -> Mapping[str, Limit]:
+    """The limits by canonical name that a policy of the watch sets. Those that are not set are absent. Only shipped
+    policies are read: a tag must not name a file to open."""
     rules = load_watch(watch if watch in policy_names("watch") else "default")
     sides = {"entropy": "below", "kl_target_error": "both"}
     return {
