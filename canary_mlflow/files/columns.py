@@ -21,11 +21,9 @@ from canary_mlflow.files.names import (
     epoch_column,
     is_canonical,
     is_epoch,
-    is_guess,
     name_of_column,
     step_column,
 )
-from canary_mlflow.files.nested import flat
 from canary_mlflow.files.numbers import number_or_none
 from gates.watch.stages import is_stage
 
@@ -101,7 +99,6 @@ class Columns:
     def add(self, row: Mapping[str, Any], number: int) -> None:
         """Add one row. Raises UsageError for a step or a known metric that is not a number."""
         self.rows += 1
-        row = flat(row)
         step = self._step(row, number)
         if step is None:
             return
@@ -255,7 +252,7 @@ class Columns:
                 return None  # an evaluation's row: `phase: eval` is no stage
             codes = self._codes.setdefault(key, {})
             return codes.setdefault(value, float(len(codes)))
-        if is_canonical(column.name) and not is_guess(key):
+        if is_canonical(column.name):
             raise unreadable(self.path, f"{self.row_word} {number}", f"{key} is {_shown(value)}")
         self._ignored.add(key)
         if len(self.columns.pop(key).values):

@@ -17,6 +17,7 @@ from canary_mlflow.files.from_columns import history_of
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_EVENT, MAX_ROWS, too_many_rows
 from canary_mlflow.files.source import open_regular
+from canary_mlflow.files.text import HistoryFile
 from canary_mlflow.files.verl import is_verl, translate
 
 PATTERN = "*tfevents*"
@@ -57,8 +58,11 @@ def event_files(path: Path) -> list[Path]:
     return [path] if head[3:8] == bytes(5) and head[_HEAD.size :] == _FIRST else []
 
 
-def read_events(path: Path, files: list[Path]) -> History:
-    """The scalars of the files, as one run; a last event that was cut off in writing is left out."""
+def read_events(file: HistoryFile) -> History | None:
+    """The scalars of an event file, or of a folder of them, as one run; a last event that was cut off is left out."""
+    path, files = file.path, event_files(file.path)
+    if not files:
+        return None
     columns = Columns(path, row_word="event")
     notes: list[str] = []
     kind = "tensorboard"

@@ -14,7 +14,7 @@ from canary_mlflow.files.column import Column
 from canary_mlflow.files.columns import Columns
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_RESTARTS, MOST_TWICE, SHOWN
-from canary_mlflow.files.names import STEP_NAMES, is_canonical, is_epoch, is_guess
+from canary_mlflow.files.names import STEP_NAMES, is_canonical, is_epoch
 from canary_mlflow.files.units import ELAPSED, other_unit, speed_of
 from canary_mlflow.tracking.describing.schema import FOREIGN
 from gates.model.records import Series
@@ -59,8 +59,7 @@ def series_of(read: Columns) -> dict[str, Series]:
     if worst is not None and _disordered(worst):
         raise _out_of_order(read, worst.restarts, f" ({worst.name})")
     found_series: dict[str, Series] = {}
-    # What is known as it is written comes before what is known without its plural.
-    for _, column in sorted(read.columns.items(), key=lambda one: is_guess(one[0])):
+    for column in read.columns.values():
         if not len(column.values):
             continue
         if is_canonical(column.name) and column.changed and _of_steps(read, column):

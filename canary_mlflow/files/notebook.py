@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.files.boxes import read_boxes
 from canary_mlflow.files.columns import Columns
 from canary_mlflow.files.from_columns import history_of
 from canary_mlflow.files.history import History
+from canary_mlflow.files.lines import read_lines
 from canary_mlflow.files.names import epoch_column, is_canonical, name_of_column, step_column
 from canary_mlflow.files.numbers import number_or_none
 from canary_mlflow.files.printed import read_printed
-from canary_mlflow.files.script_lines import LEAST, read_script_lines
 from gates.model.paradigm import Paradigm, is_policy_gradient, named_paradigm
 
 _PLANNED = re.compile(r"<progress\b[^>]{0,200}\bmax=['\"](\d{1,15})['\"]")
@@ -26,7 +25,6 @@ _TRAINER = re.compile(r"\b(\w{0,40})Trainer\s{0,9}\(")
 _CELL = re.compile(r"<t[hd]\b[^<>]*>([^<>]*)")
 _NO_VALUE = {"", "no log"}  # what Transformers shows of a loss that is not logged yet
 _LEFT_OUT = "..."  # what pandas shows instead of the middle rows of a long table
-_READERS = (read_printed, read_boxes, read_script_lines)
 
 Rows = list[list[str]]
 
@@ -50,8 +48,8 @@ def read_notebook(path: Path, body: Mapping[str, Any], notes: list[str]) -> Hist
     found = max((one for one in (shown, printed) if one is not None), key=_values, default=None)
     if found is None:
         raise UsageError(
-            f"{path}: a notebook without the output of a training that can be read; expected its table, or {LEAST} "
-            "printed rows with a loss or a reward; save it with its outputs"
+            f"{path}: a notebook without the output of a training that can be read; expected its table, or printed "
+            "rows with a step and a loss or a reward; save it with its outputs"
         )
     # Code may have been changed since: what is shown counts.
     changed = named_paradigm(found.algo) is Paradigm.SUPERVISED and is_policy_gradient(found.series)
@@ -83,7 +81,7 @@ def _printed(path: Path, body: Mapping[str, Any], notes: list[str], table: Histo
     for algo, cell in _cells(body):
         lines = [line for text in _of_cell(cell, "text") for line in text.splitlines(keepends=True)]
         try:
-            history = next((told for read in _READERS if (told := read(path, lines, notes))), None)
+            history = read_printed(path, lines, notes) or read_lines(path, lines, notes)
         except UsageError as error:
             refused = error
         else:

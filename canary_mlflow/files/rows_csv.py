@@ -14,14 +14,28 @@ from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_COLUMNS, MAX_ROWS, too_many_columns, too_many_rows
 from canary_mlflow.files.names import STEP_NAMES, epoch_column, step_column
 from canary_mlflow.files.numbers import number_or_none
-from canary_mlflow.files.text import refuse_huge
+from canary_mlflow.files.text import HistoryFile, refuse_huge
 
 _DELIMITERS = ",;\t"
 _ABSENT = frozenset(("", "None", "null", "NULL", "N/A", "n/a", "-"))  # what writers put where there is no value
 _LFS = "version https://git-lfs.github.com/spec/"  # how a pointer to a file begins that Git LFS keeps elsewhere
 
 
-def csv_header(path: Path, header: str, notes: list[str]) -> tuple[list[str], str]:
+def read_csv(file: HistoryFile) -> History | None:
+    """One row per step, after a header. None if the file begins with no header that has a step; `file.refused` says
+    why."""
+    path, found = file.path, list[str]()
+    with file.opened() as (first, rest):
+        try:
+            names, delimiter = _header(path, first, found)
+        except UsageError as error:
+            file.refused = error
+            return None
+        columns = _read(path, rest, names, delimiter, numbered=file.numbered)
+    return history_of(columns, "csv", [*file.notes, *found])
+
+
+def _header(path: Path, header: str, notes: list[str]) -> tuple[list[str], str]:
     """The names of the columns, and what stands between them: comma, semicolon or tab. Raises UsageError if this is no
     header with a step."""
     delimiter = max(_DELIMITERS, key=header.count)
@@ -34,7 +48,7 @@ def csv_header(path: Path, header: str, notes: list[str]) -> tuple[list[str], st
     if len(names) < 2 or names[0][:1].isdigit():  # the time at which a line was logged names no column
         raise UsageError(
             f"{path}: neither JSON nor CSV (it begins {header.strip()[:40]!r}); expected trainer_state.json, JSONL or "
-            "CSV with a step column, or lines that a training printed"
+            "CSV with a step column, or lines such as `step 10 | loss: 2.31`, five or more"
         )
     if len(names) > MAX_COLUMNS:
         raise too_many_columns(path)
@@ -48,10 +62,7 @@ def csv_header(path: Path, header: str, notes: list[str]) -> tuple[list[str], st
     return names, delimiter
 
 
-def read_csv(
-    path: Path, rest: TextIO, names: list[str], delimiter: str, notes: list[str], *, numbered: bool
-) -> History:
-    """One row per step, after the header."""
+def _read(path: Path, rest: TextIO, names: list[str], delimiter: str, *, numbered: bool) -> Columns:
     refuse_huge(path, b"\n")
     columns = Columns(path, numbered=numbered)
     try:
@@ -66,7 +77,7 @@ def read_csv(
                 raise too_many_rows(path)
     except csv.Error as error:
         raise UsageError(f"{path}: is not CSV ({error}); expected a header and one row per step; fix it") from None
-    return history_of(columns, "csv", notes)
+    return columns
 
 
 def _of_one_run(path: Path, names: list[str], notes: list[str]) -> list[str]:

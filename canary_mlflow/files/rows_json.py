@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.columns import Columns
@@ -14,51 +15,79 @@ from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
 from canary_mlflow.files.notebook import is_notebook, read_notebook
 from canary_mlflow.files.numbers import json_value
-from canary_mlflow.files.text import refuse_huge
+from canary_mlflow.files.source import TooMuch
+from canary_mlflow.files.text import HistoryFile, refuse_huge, rest_of
 from canary_mlflow.files.verl import is_verl, translate
-from canary_mlflow.files.within import rows_within
 
+_JSON = re.compile(r"""\s*(\{\s*("|\}|$)|\[\s*([\[{"\]]|$))""")  # not "[INFO] ...", nor a Python dictionary
 _AT_ONCE = 1 << 21  # characters per call of the JSON parser: a call per line takes far longer
 
 
-def read_json(path: Path, body: Any, notes: list[str], *, numbered: bool = False) -> History:
-    """A trainer's state, a list of rows, or an object that holds one."""
+def read_json(file: HistoryFile) -> History | None:
+    """A trainer's state, a list of rows, or a notebook: one JSON value."""
+    if not _begins_json(file) or _is_row(file.alone):
+        return None
+    path = file.path
+    refuse_huge(path, b'"step"')
+    with file.opened() as (first, text):
+        try:
+            whole = first + rest_of(text)
+            if whole.count("{") + whole.count("[") > MAX_ROWS:
+                raise too_many_rows(path)
+            body = json_value(whole)
+        except TooMuch:
+            raise
+        except ValueError as error:
+            raise _broken(path, error) from None
+        except RecursionError:
+            raise UsageError(f"{path}: is nested too deeply; expected the history of a run; check the file") from None
     state = body if isinstance(body, Mapping) else {"log_history": body}
+    if "log_history" not in state and is_notebook(state):
+        return read_notebook(path, state, file.notes)
     rows = state.get("log_history")
-    if rows is None and is_notebook(state):
-        return read_notebook(path, state, notes)
-    if rows is None and (within := rows_within(state)):
-        body, note = within
-        return read_json(path, body, [*notes, note], numbered=numbered)
     if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
         found = f"keys {', '.join(map(str, state))}"[:100] if state is body else "a list with other things than objects"
         raise UsageError(
             f"{path}: JSON without a log_history ({found}); expected trainer_state.json or one object per line"
         )
-    columns = Columns(path, row_word="entry" if state is body else "row", numbered=numbered)
+    columns = Columns(path, row_word="entry" if state is body else "row", numbered=file.numbered)
     columns.add_all(rows, 1)
-    return history_of(columns, "trainer_state" if state is body else "json", notes, planned=state.get("max_steps"))
+    kind = "trainer_state" if state is body else "json"
+    return history_of(columns, kind, file.notes, planned=state.get("max_steps"))
 
 
-def read_jsonl(path: Path, rest: TextIO, first: str, notes: list[str], *, numbered: bool) -> History:
+def _begins_json(file: HistoryFile) -> bool:
+    return _JSON.match(file.first) is not None or file.alone is not None
+
+
+def _is_row(value: Any) -> bool:
+    """Whether the first line is an object of its own, and no more than a row."""
+    return isinstance(value, Mapping) and "log_history" not in value and not is_notebook(value)
+
+
+def read_jsonl(file: HistoryFile) -> History | None:
     """One JSON object per line; a last line that was cut off in writing is left out."""
+    if not _is_row(file.alone):
+        return None
+    path, notes = file.path, list(file.notes)
     refuse_huge(path, b"\n")
-    columns = Columns(path, row_word="line", numbered=numbered)
+    columns = Columns(path, row_word="line", numbered=file.numbered)
     number, kind = 1, "jsonl"
-    some = [first]
-    while some := [*some, *rest.readlines(_AT_ONCE)]:
-        rows = _together(some)
-        if rows is not None and is_verl(rows[0]):
-            kind = "jsonl of verl"
-            columns.add_all(map(translate, rows), number)
-        elif rows is not None:
-            columns.add_block(rows, number)
-        else:
-            for at, row in _line_by_line(path, some, number, notes):
-                columns.add(translate(row) if is_verl(row) else row, at)
-        number, some = number + len(some), []
-        if columns.rows > MAX_ROWS:
-            raise too_many_rows(path)
+    with file.opened() as (first, rest):
+        some = [first]
+        while some := [*some, *rest.readlines(_AT_ONCE)]:
+            rows = _together(some)
+            if rows is not None and is_verl(rows[0]):
+                kind = "jsonl of verl"
+                columns.add_all(map(translate, rows), number)
+            elif rows is not None:
+                columns.add_block(rows, number)
+            else:
+                for at, row in _line_by_line(path, some, number, notes):
+                    columns.add(translate(row) if is_verl(row) else row, at)
+            number, some = number + len(some), []
+            if columns.rows > MAX_ROWS:
+                raise too_many_rows(path)
     return history_of(columns, kind, notes)
 
 
@@ -92,7 +121,7 @@ def _line_by_line(path: Path, lines: list[str], number: int, notes: list[str]) -
         yield at, row
 
 
-def broken(path: Path, error: ValueError) -> UsageError:
+def _broken(path: Path, error: ValueError) -> UsageError:
     """What to say of JSON that does not parse: most are files whose writing was cut short."""
     if not isinstance(error, json.JSONDecodeError):
         return UsageError(f"{path}: cannot be read as JSON ({error}); expected numbers; fix that value")

@@ -9,7 +9,7 @@ from typing import Any
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.documents import read_json
-from canary_mlflow.files.names import is_canonical, is_guess, name_of_column
+from canary_mlflow.files.names import is_canonical, name_of_column
 
 FAILURES = ("instability", "oom", "timeout", "crash", "interrupted", "error")
 SECTIONS = ("workload", "hardware", "environment", "configuration")
@@ -54,7 +54,7 @@ def read_sidecar(path: Path) -> Sidecar:
             continue
         if key in _FIELDS:
             found[key] = _FIELDS[key](f"{path}: {key}", value)
-        elif is_canonical(name) and not is_guess(key):
+        elif is_canonical(name):
             found["metrics"][name] = _number(f"{path}: {key}", value)
         else:
             unread.append(key)

@@ -8,12 +8,16 @@ import io
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import IO, TextIO, cast
+from typing import IO, Any, TextIO, cast
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
+from canary_mlflow.files.numbers import json_value
+from canary_mlflow.files.ranks import other_ranks, rank_of
 from canary_mlflow.files.source import Bounded, TooMuch, open_regular
+from canary_mlflow.shown import uncoloured
 
 _GZIP = b"\x1f\x8b"
 _CHUNK = 1 << 20
@@ -50,6 +54,46 @@ def opened(path: Path, errors: str = "strict") -> Iterator[TextIO]:
         raise UsageError(f"{path}: cannot be read ({error.strerror or error}); expected a readable file") from None
 
 
+class HistoryFile:
+    """A file that may be a history, as its readers see it. `errors`: as for `opened`. `numbered`: where only an epoch
+    tells the step, the rows are counted instead."""
+
+    def __init__(self, path: Path, errors: str = "strict", *, numbered: bool = False) -> None:
+        self.path, self.errors, self.numbered = path, errors, numbered
+        self.refused: UsageError | None = None  # why a reader that was nearest to it did not read it
+        self.notes: list[str] = [] if errors == "strict" else ["is not UTF-8; its other characters are left out"]
+
+    @contextmanager
+    def opened(self) -> Iterator[tuple[str, TextIO]]:
+        """The first line that is not blank, and the text behind it."""
+        with opened(self.path, self.errors) as text:
+            yield next((line for line in text if not line.isspace()), ""), text
+
+    @cached_property
+    def first(self) -> str:
+        """The first line that is not blank."""
+        with self.opened() as (line, text):
+            if (text.encoding or "").startswith("utf-16"):  # as a shell of Windows writes it
+                self.notes.append("is UTF-16; read as such")
+            return line
+
+    @cached_property
+    def alone(self) -> Any:
+        """The value of that line if it is JSON of its own."""
+        try:
+            return json_value(self.first)
+        except (ValueError, RecursionError):
+            return None
+
+    def lines(self) -> Iterator[str]:
+        """The lines, without a terminal's colours; of several ranks that print the same, those of one."""
+        with opened(self.path, self.errors) as text:
+            others, note = other_ranks(map(uncoloured, text))
+        self.notes += [one for one in note if one not in self.notes]
+        with opened(self.path, self.errors) as text:
+            yield from (line for line in map(uncoloured, text) if not others or rank_of(line) not in others)
+
+
 @contextmanager
 def text_lines(path: Path) -> Iterator[TextIO]:
     """The lines of a file that is not a history; what is not UTF-8 in it is replaced. Raises UsageError as `opened`."""
@@ -69,11 +113,6 @@ def rest_of(text: TextIO) -> str:
     raw = text.buffer.raw  # type: ignore[attr-defined]  # what `opened` has put there
     raw.take_whole()
     return text.read()
-
-
-def is_utf16(text: TextIO) -> bool:
-    """Whether the open text is UTF-16, as a shell of Windows writes it."""
-    return (text.encoding or "").startswith("utf-16")
 
 
 def refuse_huge(path: Path, mark: bytes) -> None:

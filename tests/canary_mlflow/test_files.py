@@ -100,16 +100,6 @@ OTHERS: dict[str, tuple[list[dict[str, object]], dict[str, list[float]], int | N
         {"reward_mean": [0.4, 0.4], "response_length": [1024, 1024], "entropy": [0.3, 0.3], "eval_accuracy": [0.2] * 2},
         None,
     ),
-    "Stable-Baselines3": (
-        [{"Total Timesteps": at, "rollout/ep_rew_mean": 9.5, "train/policy_gradient_loss": 0.1} for at in (1, 2)],
-        {"reward_mean": [9.5, 9.5], "policy_loss": [0.1, 0.1]},
-        None,
-    ),
-    "Tinker": (
-        [{"step": at, "train_mean_nll": 1.5, "test/nll": 1.2, "env/all/reward/total": 0.4} for at in (1, 2)],
-        {"loss": [1.5, 1.5], "eval_loss": [1.2, 1.2], "reward_mean": [0.4, 0.4]},
-        None,
-    ),
 }  # fmt: skip
 
 
@@ -121,33 +111,12 @@ def test_the_logs_of_other_trainers_are_read(tmp_path: Path, trainer: str) -> No
     assert history.max_steps == planned
 
 
-CURVE = [2.0, 1.0, 0.5]
-POINTS = [{"step": step, "loss": loss} for step, loss in enumerate(CURVE, 1)]
-INSIDE = "the rows are those of history"
-LAYOUTS: dict[str, tuple[object, tuple[str, ...]]] = {
-    "a list of rows in an object": ({"config": {"lr": 0.1}, "history": POINTS}, (INSIDE,)),
-    "the widest of several": ({"history": POINTS, "saved": [{"step": 2}, {"step": 3}]}, (INSIDE,)),
-    "a list per metric": (
-        {"steps": "all", "step": [1, 2, 3], "train_loss": CURVE, "best": [1]},
-        ("a list of values per metric",),
-    ),
-    "a Keras history": (
-        {"loss": CURVE, "val_loss": CURVE},
-        ("a list of values per metric, without a step: the values are numbered",),
-    ),
-    "a row per epoch": ([{"epoch": at, "loss": loss} for at, loss in enumerate(CURVE, 1)], ()),
-    "metrics within the row": ([{"step": row["step"], "metrics": {"loss": row["loss"]}} for row in POINTS], ()),
-    "a part within the row": ([{"step": row["step"], "train": {"loss": row["loss"]}} for row in POINTS], ()),
-}
-
-
 @pytest.mark.parametrize("indent", [None, 1])
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_other_layouts_of_json_are_read(tmp_path: Path, layout: str, indent: int | None) -> None:
-    body, notes = LAYOUTS[layout]
-    history = read_history(write(tmp_path, "log.json", json.dumps(body, indent=indent)))
-    assert (values(history, "loss"), history.series["loss"].steps.tolist()) == (CURVE, [1, 2, 3])
-    assert history.notes == notes
+def test_a_row_per_epoch_is_a_history(tmp_path: Path, indent: int | None) -> None:
+    rows = [{"epoch": at, "loss": loss} for at, loss in enumerate([2.0, 1.0, 0.5], 1)]
+    history = read_history(write(tmp_path, "log.json", json.dumps(rows, indent=indent)))
+    assert (values(history, "loss"), history.series["loss"].steps.tolist()) == ([2.0, 1.0, 0.5], [1, 2, 3])
+    assert history.notes == ()
 
 
 def test_an_epoch_is_the_step_only_where_there_is_no_other(tmp_path: Path) -> None:
@@ -282,15 +251,6 @@ def test_what_python_writes_for_nothing_is_an_empty_cell(tmp_path: Path) -> None
     history = read_history(write(tmp_path, "a.csv", body))
     assert len(values(history, "loss")) == len(values(history, "eval_loss")) == 20
     assert values(history, "learning_rate") == [0.1] * 20
-
-
-def test_lists_of_rows_are_those_of_the_training_where_the_others_are_of_evaluations(tmp_path: Path) -> None:
-    rows = [{"episode": at, "reward": float(at)} for at in range(20)]
-    evaluated = [{"episode": at, "mean_reward": 1.0, "std": 0.1} for at in (0, 10)]
-    body = json.dumps({"config": {"seed": 1}, "training": rows, "validation": evaluated, "test": evaluated})
-    assert len(values(read_history(write(tmp_path, "a.json", body)), "reward_mean")) == 20
-    body = json.dumps({"episode_rewards": list(range(20)), "PolicyLoss": [0.0] * 20, "losses": [1.0] * 20, "seed": 1})
-    assert {"reward_mean", "policy_loss", "loss"} <= read_history(write(tmp_path, "b.json", body)).series.keys()
 
 
 def test_of_several_trainings_in_one_file_the_last_is_read(tmp_path: Path) -> None:

@@ -50,37 +50,11 @@ def test_a_phase_of_evaluation_hides_no_divergence(tmp_path: Path) -> None:
     assert replay_file(write(tmp_path, "log.jsonl", lines(rows)), load_watch("default")).verdict == "failed"
 
 
-@pytest.mark.parametrize(
-    ("guess", "said", "metric"),
-    [
-        ("returns", "reward", "reward_mean"),
-        ("env_reward", "reward", "reward_mean"),
-        ("metrics/reward", "reward", "reward_mean"),
-        ("losses", "loss", "loss"),
-        ("trainLoss", "loss", "loss"),
-    ],
-)
-def test_a_column_that_says_its_metric_comes_before_one_that_may_mean_it(
-    tmp_path: Path, guess: str, said: str, metric: str
-) -> None:
-    rows = [{"step": step, guess: 100.0 + step, said: 0.5} for step in range(1, 50)]
-    assert set(values(read_history(write(tmp_path, "log.jsonl", lines(rows))), metric)) == {0.5}
-
-
 @pytest.mark.parametrize("words", [[0.1, 0.2], "accuracy,format"])
 def test_lists_and_words_under_a_plural_are_no_metric(tmp_path: Path, words: object) -> None:
     """The rewards of a group, or the names of the reward functions."""
     path = write(tmp_path, "log.jsonl", lines(falling(60, rewards=words)))
     assert len(values(read_history(path), "loss")) == 60
-
-
-def test_passes_over_batches_whose_policy_loss_begins_anew_are_one_training(tmp_path: Path) -> None:
-    printed = [
-        f"epoch {epoch} policy_loss: {-0.02 * epoch:.5f} value_loss: {0.5 - 0.005 * batch:.4f}"
-        for batch in range(50)
-        for epoch in range(4)
-    ]
-    assert len(values(read_history(write(tmp_path, "out.log", "\n".join(printed))), "policy_loss")) == 200
 
 
 def test_json_in_another_encoding_gets_no_steps_of_its_own(tmp_path: Path) -> None:

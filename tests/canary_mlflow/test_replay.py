@@ -248,9 +248,8 @@ def test_rows_of_evaluations_do_not_make_a_run_of_few_rows_long(tmp_path: Path) 
     assert "too few rows to judge: 5 of 20 rows with a loss or a reward, and the watch needs 12" in result.stdout
 
 
-def test_the_return_of_an_episode_is_a_reward_and_its_loss_may_rise(tmp_path: Path) -> None:
-    """As DQN and CleanRL log it."""
-    for reward, loss in (("Env/Episode_Reward", "Train/Loss"), ("charts/episodic_return", "losses/value_loss")):
+def test_where_a_reward_is_logged_the_loss_may_rise(tmp_path: Path) -> None:
+    for reward, loss in (("train/reward", "Train/Loss"), ("avg_reward", "value_loss")):
         rows: Rows = [{reward: row / 9 + row % 3, loss: 0.1 + row / 30} for row in range(90)]
         (found,) = json.loads(replay(written(tmp_path, "rl.jsonl", rows), "--json").stdout)
         assert found["verdict"] == "healthy"
