@@ -42,7 +42,6 @@ ROUTES: dict[str, Callable[[], Any]] = {
 }
 STATIC_PREFIX = "_MLFLOW_STATIC_PREFIX"
 NAMED = "/session/"  # followed by anything that names a session
-SMALL = 1000  # bytes that are sent as they are
 NOT_FOUND = (NoSuchRun, NoSuchModel, NoSuchVersion)
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -107,13 +106,12 @@ def guarded(response: Response) -> Response:
 
 
 def packed(response: Response) -> Response:
-    """The response as gzip if it is worth it and the browser can read it: tables and curves shrink to a fraction."""
+    """The response as gzip if the browser can read it: tables and curves shrink to a fraction."""
     from flask import request
 
     response.headers["Vary"] = "Accept-Encoding"
-    body = response.get_data()
-    if len(body) > SMALL and request.accept_encodings["gzip"]:
-        response.set_data(gzip.compress(body, compresslevel=1))
+    if request.accept_encodings["gzip"]:
+        response.set_data(gzip.compress(response.get_data(), compresslevel=1))
         response.headers["Content-Encoding"] = "gzip"
     return response
 

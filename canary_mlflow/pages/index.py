@@ -26,8 +26,7 @@ from gates.model.verdict import Outcome
 
 PAGE = 50
 CHUNKS = (400, 2000, 4000)  # runs read at once in the search for one page
-LEAD = 200  # runs before a page that may be children of its sessions
-NAMED = 5  # params that the page names
+LEAD = 4 * PAGE  # runs before a page that may be children of its sessions
 MATCHES = 5000  # runs that a name may match
 KEYS = (tags.ROLE, tags.WATCH_LEVEL, tags.VERDICT, tags.MODEL_NAME, tags.TIER, tags.PARENT_RUN)
 SHOWN = (*KEYS, tags.VERSION, tags.VERDICT_REASON, tags.ALGO, tags.MODEL, tags.SEED,
@@ -115,7 +114,7 @@ def matching(connection: sa.Connection, word: str) -> tuple[list[str], Sequence[
     name, given, value = (part.strip() for part in word.partition("="))
     if given and name and value and (keys := params_named(connection, name)):
         found = with_param(connection, keys, value)
-        return [*found, *parents_of(connection, found)], keys[:NAMED]
+        return [*found, *parents_of(connection, found)], keys
     like = f"%{escaped(word)}%"
     named = sa.select(RUNS.c.run_uuid).where(RUNS.c.name.like(like, escape="\\"), RUNS.c.lifecycle_stage == "active")
     found = list(connection.execute(named.order_by(RUNS.c.start_time.desc()).limit(MATCHES)).scalars())

@@ -19,7 +19,7 @@ from canary_mlflow.tracking.stores.read_only import has_ledger
 from canary_mlflow.tracking.stores.tables import RUNS
 
 RECENT = 20  # finished sessions shown
-DENSE = 40  # running sessions shown, those with warnings first
+DENSE = 2 * RECENT  # running sessions shown, those with warnings first
 NEWEST, AT_ONCE = 2000, 200  # runs searched for them
 TAG_KEYS = (*SHOWN, tags.WATCH_FOUND, tags.FAULT, tags.MAX_STEPS, tags.CELL_NAME)
 ORDER_KEYS = (tags.ROLE, tags.PARENT_RUN, tags.WATCH_LEVEL, tags.WATCH_WARNINGS)

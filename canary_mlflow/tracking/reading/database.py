@@ -24,7 +24,6 @@ from gates.model.records import Run
 Keys = Mapping[str, Sequence[str]]  # run id → MLflow keys
 Found = dict[str, dict[str, Points]]  # run id → MLflow key → points
 
-AT_ONCE = 500  # values in one statement; older SQLite takes 999
 ROWS_AT_ONCE = 100_000  # as Python objects, which are ten times as large as the arrays that are kept
 CLOCKS = 600_000  # ms that the clocks of two hosts may differ by
 SHORTEST = 6  # characters of an abbreviated id
@@ -205,15 +204,15 @@ def points_over(
         query = query.where(table.step.in_(at))
     found = {run_id: dict.fromkeys(names, NONE) for run_id, names in keys.items()}
     for run_id, names in keys.items():
-        for start in range(0, len(names), AT_ONCE):
-            values = {"run": run_id, "keys": names[start : start + AT_ONCE]}
-            parts: dict[str, list[Points]] = defaultdict(list)
-            with connection.execute(query, values) as result:
-                cursor: Any = result.cursor  # SQLAlchemy's Row objects would double the cost
-                while rows := cursor.fetchmany(ROWS_AT_ONCE):
-                    for key, points in _by_key(rows):
-                        parts[key].append(points)
-            found[run_id] |= {key: some[0] if len(some) == 1 else np.concatenate(some) for key, some in parts.items()}
+        if not names:
+            continue
+        parts: dict[str, list[Points]] = defaultdict(list)
+        with connection.execute(query, {"run": run_id, "keys": names}) as result:
+            cursor: Any = result.cursor  # SQLAlchemy's Row objects would double the cost
+            while rows := cursor.fetchmany(ROWS_AT_ONCE):
+                for key, points in _by_key(rows):
+                    parts[key].append(points)
+        found[run_id] |= {key: some[0] if len(some) == 1 else np.concatenate(some) for key, some in parts.items()}
     return found
 
 

@@ -4,6 +4,7 @@ from."""
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -19,13 +20,13 @@ from canary_mlflow.tags import (
     WATCH_LEVEL,
     WATCH_WARNINGS,
 )
-from canary_mlflow.tracking.stores.session import name_in_cell
+from canary_mlflow.tracking.stores.session import EVERY, name_in_cell
 from gates.watch.warning import WatchWarning
 
 OPEN = ("RUNNING", "SCHEDULED")
 PARENTS = ("session", "sweep")
 """The roles of what has runs below it."""
-SILENT = 120.0  # seconds without news after which a page says so
+SILENT = EVERY  # seconds without news after which a page says so
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,14 +170,14 @@ def sentence(warning: WatchWarning) -> str:
 # ---- whole numbers in tags, which anybody can set to anything --------------------------------------------------------
 
 
-DIGITS = 18  # more than any step, seed or time has; a database's integers have 19
+LONGEST = len(str(sys.maxsize))  # digits, which a database's integers have: longer than any step, seed or time
 
 
 def whole(text: str) -> int | None:
     """The whole number that a text holds, with or without a minus; None for any other text. Python calls `²` a digit,
     but it is not a number."""
     digits = text.removeprefix("-")
-    return int(text) if digits.isascii() and digits.isdigit() and len(digits) <= DIGITS else None
+    return int(text) if digits.isascii() and digits.isdigit() and len(digits) < LONGEST else None
 
 
 def count(text: str) -> int:

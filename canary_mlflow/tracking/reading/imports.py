@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from mlflow.entities import Metric
     from mlflow.entities import Run as MlflowRun
 
-BATCH = 1000  # MLflow's limit for one log_batch
-
 
 @dataclass(frozen=True, kw_only=True)
 class Stated:
@@ -172,13 +170,14 @@ def _counted(run: Run) -> Run:
 
 def _batches(run: Run) -> Iterator[Sequence[Metric]]:
     from mlflow.entities import Metric
+    from mlflow.utils.validation import MAX_METRICS_PER_BATCH
 
     now = time.time_ns() // 1_000_000
     batch: list[Metric] = []
     for name, series in run.series.items():
         for step, value in zip(series.steps.tolist(), series.values.tolist(), strict=True):
             batch.append(Metric(mlflow_key(name), value, now, step))
-            if len(batch) == BATCH:
+            if len(batch) == MAX_METRICS_PER_BATCH:
                 yield batch
                 batch = []
     if batch:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 LONGEST_NAME = 250  # characters of a run's name, for which MLflow's databases have room
 LONGEST_PARAM = 500  # characters; MLflow's own limit is 6000, its UI shows far fewer
 NOTHING: Mapping[str, str] = MappingProxyType({})
-BATCH = 100  # params or tags that MLflow takes at once
 
 
 def open_session(
@@ -191,18 +190,21 @@ def log_tags(client: MlflowClient, run_id: str, tags: Mapping[str, str]) -> None
     """Set tags, as many at once as MLflow takes."""
     from mlflow.entities import RunTag
 
-    items = [RunTag(key, str(value)) for key, value in tags.items()]
-    for start in range(0, len(items), BATCH):
-        client.log_batch(run_id, tags=items[start : start + BATCH])
+    _log(client, run_id, "tags", [RunTag(key, str(value)) for key, value in tags.items()])
 
 
 def log_params(client: MlflowClient, run_id: str, params: Mapping[str, object]) -> None:
     """Set params, as many at once as MLflow takes, each cut to 500 characters."""
     from mlflow.entities import Param
 
-    items = [Param(key, cut(str(value))) for key, value in params.items()]
-    for start in range(0, len(items), BATCH):
-        client.log_batch(run_id, params=items[start : start + BATCH])
+    _log(client, run_id, "params", [Param(key, cut(str(value))) for key, value in params.items()])
+
+
+def _log(client: MlflowClient, run_id: str, what: str, items: list[Any]) -> None:
+    from mlflow.utils.validation import MAX_PARAMS_TAGS_PER_BATCH as MOST
+
+    for start in range(0, len(items), MOST):
+        client.log_batch(run_id, **{what: items[start : start + MOST]})
 
 
 def cut(value: str) -> str:
