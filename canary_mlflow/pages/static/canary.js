@@ -223,26 +223,33 @@ class Figure {
         points: { show: steps.length < 40, size: 5 }, value: (u, value, at, index) => (value != null ? short(value) : index == null ? short(this.now[name]) : "–"),
       });
     });
+    const log = this.log && drawn.some((name) => lines[name].values.some((value) => value > 0));
+    const broken = drawn.flatMap((name) => lines[name].broken || []);
+    const described = [drawn[0], lines[drawn[0]]];
+    this.show({ tables, series, bands, ends: [first, last], log, warnings: this.curves.warnings, broken, described, zoomed: this.zoomed });
+    if (this.zoomed) this.chart.redraw();
+  }
+
+  // The chart with what all have: a target, warnings and values that are no numbers. It is made anew if its lines or
+  // scales are others.
+  show({ tables, series, bands, ends, log, warnings, broken, described, zoomed }) {
     if (this.target !== null) {
-      tables.push([[first, last], [this.target, this.target]]);
-      series.push({ label: "target", stroke: colour("--good"), width: 1.5, dash: [6, 4], spanGaps: true, points: { show: false },
-        value: () => short(this.target) });
+      tables.push([ends, [this.target, this.target]]);
+      series.push({ label: "target", stroke: colour("--good"), width: 1.5, dash: [6, 4], spanGaps: true, points: { show: false }, value: () => short(this.target) });
     }
-    this.warnings = this.curves.warnings.filter((one) => this.marked.includes(one.stream));
-    this.broken = drawn.flatMap((name) => lines[name].broken || []);
-    const data = joined(tables, [...this.broken, ...this.warnings.map((one) => one.step)]);
+    this.warnings = warnings.filter((one) => this.marked.includes(one.stream));
+    this.broken = broken;
     this.figure.classList.toggle("warned", this.warnings.some((one) => one.level !== "WARN"));
-    this.describe(drawn[0], lines[drawn[0]]);
-    const shape = JSON.stringify([series.map((one) => [one.label, one.stroke]), drawn.map((name) => lines[name].steps.length < 40), this.useLog(lines, drawn)]);
+    this.describe(...described);
+    const data = joined(tables, [...broken, ...this.warnings.map((one) => one.step)]);
+    const options = this.options(series, bands, log), shape = JSON.stringify([series.map((one) => [one.label, one.stroke, one.points?.show]), log, options.across]);
     if (this.chart && this.shape === shape) {
-      const zoomed = this.zoomed;
       this.chart.setData(data, !zoomed);
-      if (zoomed) this.chart.redraw();
       return;
     }
     if (this.chart) this.chart.destroy();
     this.shape = shape;
-    this.chart = new uPlot(this.options(series, bands, this.useLog(lines, drawn)), data, this.plot);
+    this.chart = new uPlot(options, data, this.plot);
   }
 
   // An area from low to high; with a stroke, so that one run alone is a line.
@@ -256,10 +263,6 @@ class Figure {
 
   visible(value) {
     return this.log && !(value > 0) ? null : value;
-  }
-
-  useLog(lines, drawn) {
-    return this.log && drawn.some((name) => lines[name].values.some((value) => value > 0));
   }
 
   options(series, bands, log) {

@@ -230,24 +230,11 @@ class RunsFigure extends Figure {
     const band = this.band(last);
     if (band && band.steps.length) this.edges(band, "--champion", tables, series, areas, 1.5);
     for (const one of lines) this.line(one, tables, series, areas, lines.some((other) => other.name !== one.name));
-    if (this.target !== null) {
-      tables.push([[first, last], [this.target, this.target]]);
-      series.push({ label: "target", stroke: colour("--good"), width: 1.5, dash: [6, 4], spanGaps: true, points: { show: false }, value: () => short(this.target) });
-    }
     const place = (run, steps) => along(this.curves.clockOf(run), steps) || [];
-    this.warnings = runs.flatMap((run) => run.warnings.flatMap((one) => place(run, [one.step]).map((x) => ({ ...one, step: x, at: one.step })))).filter((one) => this.marked.includes(one.stream));
-    this.broken = lines.flatMap((one) => place(one.run, one.line.broken || []));
-    const data = joined(tables, [...this.broken, ...this.warnings.map((one) => one.step)]);
-    this.figure.classList.toggle("warned", this.warnings.some((one) => one.level !== "WARN"));
-    this.describe(`${lines[0].run.name} ${lines[0].name}`, lines[0].line);
-    const shape = JSON.stringify([series.map((one) => [one.label, one.stroke]), lines.map((one) => one.line.steps.length < 40), log, view.across]);
-    if (this.chart && this.shape === shape) {
-      this.chart.setData(data, !view.zoom);
-    } else {
-      if (this.chart) this.chart.destroy();
-      this.shape = shape;
-      this.chart = new uPlot(this.zoomable(this.options(series, areas, log)), data, this.plot);
-    }
+    const warnings = runs.flatMap((run) => run.warnings.flatMap((one) => place(run, [one.step]).map((x) => ({ ...one, step: x, at: one.step }))));
+    const broken = lines.flatMap((one) => place(one.run, one.line.broken || []));
+    const described = [`${lines[0].run.name} ${lines[0].name}`, lines[0].line];
+    this.show({ tables, series, bands: areas, ends: [first, last], log, warnings, broken, described, zoomed: Boolean(view.zoom) });
     if (view.zoom) this.chart.setScale("x", { min: view.zoom[0], max: view.zoom[1] });  // new data undo it otherwise
   }
 
@@ -289,12 +276,9 @@ class RunsFigure extends Figure {
 
   options(series, bands, log) {
     const options = super.options(series, bands, log);
+    options.across = view.across;
     if (view.across) options.axes[0].values = (u, ticks) => ticks.map(spelled);
-    return options;
-  }
-
-  // Dragging in one zooms all, and the address remembers it.
-  zoomable(options) {
+    // Dragging in one zooms all, and the address remembers it.
     const exact = (x) => (view.across ? Number(x.toPrecision(6)) : Math.round(x));
     options.hooks.setSelect = [(u) => {
       if (u.select.width > 0) zoomTo([exact(u.posToVal(u.select.left, "x")), exact(u.posToVal(u.select.left + u.select.width, "x"))], u);
