@@ -15,7 +15,7 @@ from probe_setting import setting
 from canary_mlflow.tracking.delivery.thread_clock import ThreadClock, writing_seconds
 from canary_mlflow.tracking.probes import BEAT, Row
 from canary_mlflow.tracking.probes.clock import Clock, Waiting
-from canary_mlflow.tracking.probes.forwards import ForwardHook
+from canary_mlflow.tracking.probes.hooks import ForwardHook
 from canary_mlflow.tracking.probes.memory import POINTS, WARMUP, Memory, resident_peak
 
 

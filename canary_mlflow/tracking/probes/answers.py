@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from canary_mlflow.tracking.probes import Probe, Row, Setting
+from canary_mlflow.tracking.probes.hooks import replace_method
 from canary_mlflow.tracking.reading.samples import Answer
 
 REWARDS = "_calculate_rewards"  # of TRL's trainers: (inputs, prompts, completions, token ids) to rewards [B, functions]
@@ -65,16 +65,14 @@ class Answers(Probe):
             self._undo = None
 
     def _hook(self, trainer: Any) -> None:
-        original, before = getattr(trainer, REWARDS), vars(trainer).get(REWARDS)
+        original = getattr(trainer, REWARDS)
 
         def seen(*given: Any, **named: Any) -> Any:
             found = original(*given, **named)
             self._see_rewards(found, *given)
             return found
 
-        seen.by_canary = True  # type: ignore[attr-defined]
-        setattr(trainer, REWARDS, seen)
-        self._undo = partial(take_away, weakref.ref(trainer), before)
+        self._undo = replace_method(trainer, REWARDS, seen)
 
     def _see_rewards(self, rewards: Any, inputs: Any, prompts: Sequence[Any], texts: Sequence[Any], ids: Any) -> None:
         if not self._trainer.model.training:
@@ -142,12 +140,3 @@ def as_text(said: Any) -> str:
     if isinstance(said, list):
         return "\n".join(f"{one.get('role', '')}: {one.get('content', '')}" for one in said if isinstance(one, dict))
     return str(said)
-
-
-def take_away(trainer: Callable[[], Any], before: Any) -> None:
-    """Put back the trainer's original rewards method, unless another probe's end has already done so."""
-    owner = trainer()
-    if owner is not None and getattr(vars(owner).get(REWARDS), "by_canary", False):
-        delattr(owner, REWARDS)
-        if before is not None:
-            setattr(owner, REWARDS, before)

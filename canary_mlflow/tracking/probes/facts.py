@@ -29,7 +29,7 @@ from canary_mlflow.tracking.describing.fact_tags import as_text, digest, jsonabl
 from canary_mlflow.tracking.describing.trained import rules_digest
 from canary_mlflow.tracking.describing.workload import algorithm_of
 from canary_mlflow.tracking.probes import Probe, Row, Setting
-from canary_mlflow.tracking.probes.forwards import ForwardHook
+from canary_mlflow.tracking.probes.hooks import ForwardHook
 from gates.facts.differences import INCIDENTAL
 from gates.facts.regressions import LOST
 

@@ -10,7 +10,7 @@ import torch
 
 from canary_mlflow.tracking.describing.schema import is_fault
 from canary_mlflow.tracking.probes import Probe, Row, Setting
-from canary_mlflow.tracking.probes.forwards import ForwardHook
+from canary_mlflow.tracking.probes.hooks import ForwardHook
 
 
 class Finiteness(Probe):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter, is_
@@ -13,6 +12,7 @@ import torch
 
 from canary_mlflow import tags
 from canary_mlflow.tracking.probes import BEAT, Probe, Row, Setting
+from canary_mlflow.tracking.probes.hooks import replace_method
 from gates.model.metrics import LAYER_GROUPS
 
 METHOD = "clip_grad_norm_"  # accelerate's, of (parameters, largest norm)
@@ -55,14 +55,7 @@ class ClipNorm:
                     self._note(given, norm)
             return norm
 
-        setattr(owner, METHOD, caught)
-        accelerator = weakref.ref(owner)  # whoever holds the run's journal must not keep it alive
-
-        def undo() -> None:
-            if (held := accelerator()) is not None and vars(held).get(METHOD) is caught:
-                delattr(held, METHOD)
-
-        self._undo = undo
+        self._undo = replace_method(owner, METHOD, caught)
 
     def take(self) -> float | None:
         """The norm of the gradients as they are now, before clipping; None if none is known, or it is not finite."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from canary_mlflow.tracking.probes import Probe, Row, Setting
+from canary_mlflow.tracking.probes.hooks import replace_method
 
 
 class Stopwatch:
@@ -198,8 +199,7 @@ class Phases(Probe):
                 self._watch.end(name)
                 self._generating = self._generating and name != GENERATE
 
-        setattr(owner, method, timed)
-        self._undo.append(lambda: delattr(owner, method))
+        self._undo.append(replace_method(owner, method, timed))
 
 
 def is_adapted(module: Any) -> bool:

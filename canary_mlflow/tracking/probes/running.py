@@ -166,32 +166,24 @@ class RunningProbes:
             self._unhook()
         self.emit("before_optimizer")
 
-    def emit(self, event: str) -> None:
-        """Let every probe that listens act."""
+    def emit(self, event: str, *row: Row) -> None:
+        """Let every probe that listens act; some events come with a step's row."""
         for name, act in self._listeners[event]:
             try:
-                act()
+                act(*row)
             except Exception as error:  # noqa: BLE001 - measuring must not stop what is measured
-                self._broke(name, event, error)
-
-    def _emit(self, event: str, row: Row) -> None:
-        """The same for an event that comes with a step's row."""
-        for name, act in self._listeners[event]:
-            try:
-                act(row)
-            except Exception as error:  # noqa: BLE001 - as above
                 self._broke(name, event, error)
 
     def step_ended(self, row: Row) -> None:
         """An optimizer step is over; what was measured is sent to the first rank."""
-        self._emit("step_ended", row)
+        self.emit("step_ended", row)
         if self._exchange is not None:
             self._exchange.send(row)
 
     def iteration_ended(self, row: Row) -> None:
         """The same for an epoch. The ranks have told of its last step, so they send no more than what came with it."""
         before = dict(row)
-        self._emit("iteration_ended", row)
+        self.emit("iteration_ended", row)
         if self._exchange is not None:
             self._exchange.send({name: value for name, value in row.items() if before.get(name) != value})
 
@@ -210,7 +202,7 @@ class RunningProbes:
         """Put what all ranks measured into the row, then let the probes derive and count."""
         if self._exchange is not None:
             row.update(self._exchange.receive())
-        self._emit("row_closed", row)
+        self.emit("row_closed", row)
         if self._first_rows:  # some probes only look at the first step
             self._first_rows -= 1
             self._listen()

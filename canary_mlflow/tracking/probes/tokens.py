@@ -11,7 +11,7 @@ import torch
 from canary_mlflow.tracking.describing.data_facts import IGNORED_LABEL
 from canary_mlflow.tracking.describing.fact_tags import to_tags
 from canary_mlflow.tracking.probes import Probe, Row, Setting
-from canary_mlflow.tracking.probes.forwards import ForwardHook
+from canary_mlflow.tracking.probes.hooks import ForwardHook
 
 CUMULATIVE = "trl/num_tokens"  # TRL's own count: without padding, over all ranks, since the start
 

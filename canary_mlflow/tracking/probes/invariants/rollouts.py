@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 
 from canary_mlflow.tracking.probes import Row, Setting
+from canary_mlflow.tracking.probes.hooks import replace_method
 from canary_mlflow.tracking.probes.invariants import Invariant, drops_out, is_coarse
 from canary_mlflow.tracking.probes.invariants.beginnings import steps_on_answers
 
@@ -130,9 +129,7 @@ class SampledPolicy(Invariant):
                     self._add(found[0], found[1], mask[:, -kept:])
                 return found
 
-            setattr(trainer, SCORE, seen)
-            # Weak: whoever holds the run's journal must not keep alive a trainer that nobody else uses.
-            self._undo = partial(forget, weakref.ref(trainer))
+            self._undo = replace_method(trainer, SCORE, seen)
 
     def over(self) -> bool:
         return not self._every
@@ -171,10 +168,3 @@ class SampledPolicy(Invariant):
         if self._undo is not None:
             self._undo()
             self._undo = None
-
-
-def forget(trainer: Callable[[], Any]) -> None:
-    """Restore the trainer's own scoring method."""
-    owner = trainer()
-    if owner is not None and SCORE in vars(owner):
-        delattr(owner, SCORE)

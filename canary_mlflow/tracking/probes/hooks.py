@@ -1,4 +1,5 @@
-"""A hook on the forward passes that are trained on; it ignores evaluation, generation and reference models."""
+"""How probes listen in on a trainer: a hook on the forward passes that are trained on, and methods of its objects that
+are replaced until the training ends."""
 
 from __future__ import annotations
 
@@ -64,3 +65,24 @@ class _Shared:
 
 
 _SHARED: WeakKeyDictionary[Any, _Shared] = WeakKeyDictionary()
+
+
+def replace_method(owner: Any, name: str, new: Any) -> Callable[[], None]:
+    """Put `new` before the method of this name of one object; returns what takes it away again. Where several did, all
+    go with the first: their training is over.
+
+    The object is held weakly: whoever holds the run's journal must not keep a trainer alive that nobody else uses.
+    """
+    before, held = vars(owner).get(name), ref(owner)
+    new.replaced = getattr(before, "replaced", before)  # what somebody else had put there
+    setattr(owner, name, new)
+
+    def undo() -> None:
+        mine = held()
+        now: Any = None if mine is None else vars(mine).get(name)
+        if hasattr(now, "replaced"):
+            delattr(mine, name)
+            if now.replaced is not None:
+                setattr(mine, name, now.replaced)
+
+    return undo
