@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.tracking.delivery.outbox import Item, Outbox, StillSent
@@ -133,6 +134,19 @@ def test_nobody_else_delivers_what_a_run_still_sends(tmp_path: Path) -> None:
     assert steps(drain(queue)) == [1]
     late.put(row(3))
     assert steps(drain(late)) == [2, 3]
+
+
+def test_deliver_goes_past_what_a_run_still_sends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from canary_mlflow.cli import canary
+
+    queue = outbox(tmp_path / "canary/r1")
+    queue.put(row(1))
+    monkeypatch.chdir(tmp_path)
+    every, named = (CliRunner().invoke(canary, ["deliver", *words]) for words in ([], [str(queue.path)]))
+    assert (every.exit_code, "a process still sends it" in every.output) == (0, True), every.output
+    assert named.exit_code == 2
+    assert queue.values == 2
+    assert queue.path.exists()
 
 
 def test_a_resumed_run_goes_on_where_the_killed_one_stopped(tmp_path: Path) -> None:

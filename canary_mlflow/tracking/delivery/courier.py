@@ -137,8 +137,10 @@ class Attempts:
 
     def wait(self, seconds: float) -> bool:
         """Wait until woken or told to close; return whether it is closing."""
-        self._wake.wait(around(seconds))
-        return self._heard()
+        if not self.closing:
+            self._wake.wait(around(seconds))
+            self._wake.clear()
+        return self.closing  # read last: what is put before close() is sent
 
     def wake(self) -> None:
         """Let the waiting thread go on now."""
@@ -180,15 +182,7 @@ class Attempts:
         if self.closing:
             time.sleep(min(seconds, max(0.0, self._deadline - time.monotonic())))
         elif self._wake.wait(seconds):
-            self._heard()
-
-    def _heard(self) -> bool:
-        closing = self.closing  # read first: what is put before close() is sent
-        if not closing:
             self._wake.clear()
-            if self.closing:  # said while we cleared
-                self._wake.set()
-        return closing
 
 
 def points_of(rows: Sequence[Item]) -> list[Point]:
