@@ -38,7 +38,7 @@ def train(desk: Desk, words: Sequence[str], profile: bool) -> Record:
     from training.devices import environment
     from training.naming import run_name, run_params, run_tags, session_tags
     from training.plain import to_plain
-    from training.process import CONFIG, Job
+    from training.process import CONFIG, JOB, OwnRun
 
     (config,) = check(parse(expand(list(words))))
     plain = to_plain(config)
@@ -49,9 +49,10 @@ def train(desk: Desk, words: Sequence[str], profile: bool) -> Record:
     client = prepare_store(desk.uri)
     session = open_session(client, "canary", "on a card", session_tags(config, "on-card"))
     run_id = create_child_run(client, session, run_name(config), run_tags(config), run_params(config))
-    job = Job(config=plain, run_id=run_id, tracking_uri=desk.uri, label=config.algo.name, profile=profile)
+    own = {"session": session, "seed": config.seed, "run_id": run_id}
+    job = OwnRun(name=config.algo.name, store=desk.uri, config=plain, profile=profile, **own)
     (folder / CONFIG).write_text(json.dumps(plain))
-    (folder / "job.json").write_text(json.dumps(vars(job)))
+    (folder / JOB).write_text(json.dumps(vars(job)))
     loaded = worker.prepare(folder, config.algo.name)
     worker.train_job(folder, loaded)
     (run,) = read_runs(client, [run_id])

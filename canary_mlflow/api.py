@@ -93,7 +93,7 @@ def gate(
     rules = policy_for(client, model, number, policy)
     if top_up or rules.top_up:
         from canary_mlflow.installation import require_training_stack
-        from canary_mlflow.launching.top_up import top_up as carry_out
+        from canary_mlflow.launching.plan import top_up as carry_out
 
         if not dry_run:
             require_training_stack()

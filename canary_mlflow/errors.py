@@ -84,10 +84,6 @@ class NoSource(CanaryError):
 class BrokeOff(CanaryError):
     """A run broke off with an exception that it recorded; the gate decides what that means."""
 
-    def __init__(self, message: str, run_id: str) -> None:
-        super().__init__(message)
-        self.run_id = run_id
-
 
 class CannotWrite(CanaryError):
     """A requested file cannot be written at the requested place."""

@@ -20,7 +20,7 @@ from training.command_line import parse
 from training.compose import check, register_schemas
 from training.naming import run_params, run_tags
 from training.plain import to_plain
-from training.process import Job, read_result
+from training.process import OwnRun, read_result
 
 WORK = """
 import pathlib, sys
@@ -61,14 +61,15 @@ class ForkedRuns:
         register_schemas()
         config = check(parse(["tier=smoke", "hardware=cpu", *words]))[0]
         run_id = create_child_run(self.client, self.session, " ".join(words), run_tags(config), run_params(config))
-        job = Job(config=to_plain(config), run_id=run_id, tracking_uri=self.uri, label=" ".join(words))
+        own = {"session": self.session, "seed": config.seed, "run_id": run_id, "config": to_plain(config)}
+        job = OwnRun(name=" ".join(words), store=self.uri, **own)
         folder = self.folder / run_id
         folder.mkdir()
         (folder / "job.json").write_text(json.dumps(asdict(job)))
         (folder / "patch.py").write_text(self.patch)
         self._fork(folder)
-        result = read_result(folder / "result.json", run_id, config.seed)
-        close_run(self.client, run_id, result.failure, result.reason)
+        result = read_result(folder / "result.json")
+        close_run(self.client, run_id, result["failure"], result["reason"])
         return read_runs(self.client, [run_id])[0]
 
     def _fork(self, folder: Path) -> None:

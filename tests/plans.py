@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from mlflow.entities import Metric
 from recorded import RAISED
 
-from canary_mlflow.errors import BrokeOff, CanaryError, NoSource
-from canary_mlflow.launching.makers import Made, OneByOne
-from canary_mlflow.launching.missing_runs import Turn
+from canary_mlflow.errors import NoSource
 from canary_mlflow.launching.plan import Plan
+from canary_mlflow.launching.runs import Here, Result, RunSpec
 from canary_mlflow.policies import load_policy
 from canary_mlflow.tags import BASELINE_OF
+from canary_mlflow.tracking.describing.failures import raised_from
 from gates.model.policy import FreshBaseline, Policy, WithoutSource
 
 
 @dataclass
-class Recording(OneByOne):
-    """Makes recorded runs, as fast as it is told."""
+class Recording(Here):
+    """Names a plan's runs and makes them: recorded ones, as fast as it is told."""
 
     recorded: Any
     session: str
@@ -53,29 +52,46 @@ class Recording(OneByOne):
             raise NoSource(self.gone)
         return "the code of the test"
 
-    def candidate(self, seed: int) -> None:
-        self.call(f"c{seed}")
-        if seed in self.failing:
-            self.recorded.client.set_terminated(self.record(seed, 1.0, {"canary.failure": "error"}), "FAILED")
-            raise CanaryError(f"seed {seed}: run broke off (error)")
-        if seed in self.diverging:
-            self.recorded.run(self.session, seed, slower=1.0, tags={}, nan_at=20, without=())
-            return
-        if seed in self.raising:
-            raise BrokeOff(f"seed {seed}: run broke off (error)", self.record(seed, 1.0, RAISED))
-        run_id = self.record(seed, self.slower * self.today, {"canary.env.host": self.host})
-        if self.sentinels:
-            beat(self.recorded, run_id, self.sentinels[min(len(self.calls), len(self.sentinels)) - 1])
+    def candidate(self, seed: int) -> RunSpec:
+        return RunSpec(name=f"seed {seed}", store="", session=self.session, seed=seed)
 
     def prepare_fresh(self, champion: str, runs: Any) -> None:
         if self.lost:
             raise NoSource(f"champion version {champion}: {self.lost}")
 
-    def fresh(self, champion: str, seed: int) -> None:
-        self.call(f"b{seed}")
-        if seed in self.unfresh:
-            raise NoSource(f"champion version {champion}: run of seed {seed} broke off (error)")
-        self.recorded.fresh(self.session, seed, self.today, {"canary.baseline_of": champion})
+    def fresh(self, champion: str, seed: int) -> RunSpec:
+        name = f"champion version {champion}: seed {seed}"
+        return RunSpec(name=name, store="", session=self.session, seed=seed, role="baseline")
+
+    def take_fresh(self, champion: str, spec: RunSpec, result: Result) -> None:
+        if result.broke_off:
+            raise NoSource(f"{spec.name} broke off")
+        self.recorded.client.set_tag(result.run_id, BASELINE_OF, champion)
+
+    def run(self, seed: int) -> None:
+        """Make a run of the candidate that no plan asks for."""
+        self.one(self.candidate(seed)).require_end(self.candidate(seed))
+
+    def one(self, spec: RunSpec) -> Result:
+        seed, fresh = spec.seed, spec.role == "baseline"
+        self.call(f"{'b' if fresh else 'c'}{seed}")
+        if fresh:
+            run_id = "" if seed in self.unfresh else self.recorded.fresh(self.session, seed, self.today)
+            return Result(seed=seed, run_id=run_id, failure="" if run_id else "error")
+        if seed in self.failing:
+            run_id = self.record(seed, 1.0, {"canary.failure": "error"})
+            self.recorded.client.set_terminated(run_id, "FAILED")
+            return Result(seed=seed, run_id=run_id, failure="error")
+        if seed in self.diverging:
+            run_id = self.recorded.run(self.session, seed, slower=1.0, tags={}, nan_at=20, without=())
+            return Result(seed=seed, run_id=run_id, failure="instability")
+        if seed in self.raising:
+            run_id = self.record(seed, 1.0, RAISED)
+            return Result(seed=seed, run_id=run_id, failure="error", raised=raised_from(RAISED))
+        run_id = self.record(seed, self.slower * self.today, {"canary.env.host": self.host})
+        if self.sentinels:
+            beat(self.recorded, run_id, self.sentinels[min(len(self.calls), len(self.sentinels)) - 1])
+        return Result(seed=seed, run_id=run_id)
 
 
 class AtOnce(Recording):
@@ -84,17 +100,8 @@ class AtOnce(Recording):
 
     at_once = True
 
-    def turns(self, wanted: Any, champion: str | None) -> Iterator[tuple[Turn, int, Made]]:
-        ended = []
-        for turn, seed in wanted:
-            if turn is Turn.CANDIDATE:
-                self.candidate(seed)
-                ended.append((turn, seed, lambda: None))
-            else:
-                run_id = self.recorded.fresh(self.session, seed, self.today)
-                mark = partial(self.recorded.client.set_tag, run_id, BASELINE_OF, champion)
-                ended.append((turn, seed, mark))
-        yield from ended
+    def make(self, specs: Iterable[RunSpec]) -> Iterator[tuple[RunSpec, Result]]:
+        yield from list(super().make(specs))
 
 
 def beat(recorded: Any, run_id: str, seconds: float) -> None:
@@ -116,13 +123,14 @@ def plan(
     session = guarded.session(runs=1, slower=making.get("slower", 1.0) * making.get("today", 1.0), tags=tags)
     if beats is not None:
         beat(guarded, guarded.children(session)[0], beats)
-    version = guarded.register(session)
+    version, recording = guarded.register(session), maker(guarded, session, host, **making)
     return Plan(
         client=guarded.client,
         model=guarded.model,
         version=version,
         policy=policy,
-        maker=maker(guarded, session, host, **making),
+        added=recording,
+        runner=recording,
         say=lambda line: None,
     )
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from shutil import rmtree
 
 from canary_mlflow.policies import load_policy
-from training.checks import runs_of
 from training.config import CanaryConfig
 from training.plain import to_plain
+from training.preflight import runs_of
 from training.process import Worker, workers
 
 

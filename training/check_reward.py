@@ -23,7 +23,7 @@ from training.edge import ended
 from training.errors import SetupError
 from training.plain import read_back, to_plain
 from training.reward_checks import RewardCheck, check, load
-from training.reward_model import reward_folder
+from training.reward_sources import reward_folder
 
 EMBEDDED = "preferences"
 ANSWERS = ("chosen", "rejected")

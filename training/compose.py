@@ -16,10 +16,9 @@ from omegaconf.errors import OmegaConfBaseException
 from canary_mlflow.errors import UsageError, one_line
 from canary_mlflow.policies import conf_dir, watch_of_canary
 from training.algorithms import NAMES, schemas
-from training.checks import check_values
-from training.command_line import CommandLine
+from training.command_line import CommandLine, explain, missing_option
 from training.config import GROUPS, CanaryConfig
-from training.refusals import explain, missing_option
+from training.preflight import check_values
 
 
 def register_schemas() -> None:

@@ -15,7 +15,6 @@ from training.mlflow_model import policy_of
 # How far two evaluations of the same weights may differ: absolute, or relative for numbers above 1. On a CPU they are
 # bit for bit the same, except on an nf4 base (up to 2e-3 of a log-probability of -110); a GPU may add in another order.
 TOLERANCE = {"fp32": 1e-5, "bf16": 1e-2}
-FAILURE_LIMIT = 300  # characters
 NOT_OF_THE_MODEL = ("_runtime", "_per_second", "_num_tokens")
 
 
@@ -41,7 +40,7 @@ def repeat_evaluation(trainer: Trainer, load: Callable[[], Any], precision: str)
         trainer.evaluate()
     except Exception as error:  # noqa: BLE001 - a library may raise anything over files that it cannot use
         said = f"{type(error).__name__}: {first_line(error)}"
-        return {"failure": "".join(sign for sign in said if sign.isprintable())[:FAILURE_LIMIT]}
+        return {"failure": "".join(sign for sign in said if sign.isprintable())}
     repeated = last_evaluation(trainer)
     tolerance = TOLERANCE[precision]
     different = [name for name in recorded if not same(recorded[name], repeated.get(name, math.nan), tolerance)]

@@ -13,8 +13,7 @@ from training.config import CanaryConfig
 from training.datasets.chats import ids_of
 from training.devices import Device
 from training.parts import Parts
-from training.rewards import Answers, Reward
-from training.scoring import prompts_of, rewards_of
+from training.rewards import Answers, Reward, prompts_of, rewards_of
 
 EVALUATION_SEED = 20_240_229  # added to the run's seed: evaluation draws other noise than training
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 from mlflow import MlflowClient
@@ -12,13 +13,16 @@ from mlflow import MlflowClient
 from canary_mlflow.analysis.publishing import publish_study
 from canary_mlflow.commands.shared import print_decision
 from canary_mlflow.errors import CanaryError
+from canary_mlflow.launching.added_runs import AddedRuns, run_champion
+from canary_mlflow.launching.cluster import runner_at
 from canary_mlflow.launching.plan import Plan
+from canary_mlflow.launching.runs import Result, Runner, make_one
 from canary_mlflow.notify.delivery import tell
 from canary_mlflow.notify.events import of_decision
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.evidence import champion_runs
 from canary_mlflow.registry.judging.gatekeeper import gate
-from canary_mlflow.registry.judging.unregistered import gate_change, gate_session
+from canary_mlflow.registry.judging.unregistered import champion_or_none, gate_change, gate_session
 from canary_mlflow.registry.policies.asked import governing_policy
 from canary_mlflow.registry.sessions.leftovers import clear
 from canary_mlflow.registry.sessions.new_version import register_version
@@ -27,18 +31,17 @@ from canary_mlflow.registry.versions import Weights
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.shown import say
 from canary_mlflow.tags import SEEDS
+from canary_mlflow.tracking.reading.histories import read_version
 from canary_mlflow.tracking.stores.session import finish_session, held, open_session
 from canary_mlflow.tracking.stores.store import prepare_store
 from training.ahead import first_runs
-from training.checks import runs_of
 from training.config import CanaryConfig
-from training.crews import Crew, crew_for
 from training.errors import SetupError
-from training.in_session import maker_in_session
 from training.naming import choose_model_name, session_name, session_tags
-from training.process import Result, Worker
-from training.recheck import recheck
-from training.runs import code_of
+from training.plain import to_plain
+from training.preflight import runs_of
+from training.process import OwnRun, Worker
+from training.runs import code_of, own_run, own_runs, prepared, prestarted, until_broken
 
 
 def run_session(config: CanaryConfig, scratch: Path, begun: Iterator[Worker] | None = None) -> int:
@@ -46,105 +49,143 @@ def run_session(config: CanaryConfig, scratch: Path, begun: Iterator[Worker] | N
     processes of its first runs, if they load already.
 
     The data is prepared in the first run's process before the session is opened: data that cannot be trained on, or
-    work that cannot be compared with the champion, raises UsageError before anything is recorded.
+    work that cannot be compared with the champion's, raises UsageError before anything is recorded.
     """
-    with crew_for(config, scratch, first_runs(config), begun) as crew:
-        client = prepare_store(config.tracking.uri)
-        prepared = crew.prepared
-        if prepared.refusal:
-            raise SetupError(prepared.refusal)
-        model = choose_model_name(client, config, prepared.workload)
-        if prepared.note:
-            say(f"note: {prepared.note}")
+    client, planned = prepare_store(config.tracking.uri), first_runs(config)
+    with (
+        runner_at(config.launcher.name, client, lambda: to_plain(config), say) as runner,
+        prestarted(runner, config, scratch, planned, begun) as starting,
+    ):
+        work = prepared(starting, client, config)
+        if work.failure:
+            raise SetupError(work.reason)
+        model = choose_model_name(client, config, work.workload)
+        if work.note:
+            say(f"note: {work.note}")
         clear(client)
-        seeds = " ".join(str(config.seed + index) for index in range(first_runs(config)))
+        seeds = " ".join(str(config.seed + index) for index in range(planned))
         tags = {**session_tags(config, model), SEEDS: seeds}
         session = open_session(client, config.tracking.experiment, session_name(config), tags)
         begin(client, session, model)
         with held(client, session):
-            return _train_and_judge(client, session, model, config, crew, scratch)
+            return Session(client, session, model, config, scratch, runner).train_and_judge(starting, planned)
 
 
-def _train_and_judge(
-    client: MlflowClient, session: str, model: str, config: CanaryConfig, crew: Crew, scratch: Path
-) -> int:
-    code, recorded = 4, False
-    try:
-        champion = champion_runs(client, model)
-        results = crew.train(client, session, config, first_runs(config), champion)
-        if not champion:
-            results += _remaining_runs(client, session, config, results, scratch)
-        again, lost = recheck(client, session, model, config, results[-1], scratch)
-        results += again
-        record_runs(client, session, model)
-        recorded = True
-        ended = max(code_of(result) for result in results)
-        if ended in (0, 1, 3):
-            decision = register_and_gate(client, model, session, config, results, scratch, lost)
-            print_decision(decision, full=config.tracking.full_report)
-            tell({decision.word.upper(), config.tier.name.upper()}, partial(of_decision, decision))
-            publish_study(client, decision)
-            ended = decision.exit_code
-        else:
-            _say_broken(results)
-        code = ended  # only now: anything that breaks earlier leaves a FAILED session
-    except CanaryError as error:
-        code = error.exit_code
-        raise
-    finally:
-        if not recorded:  # the session broke off, which is also an end to record
-            record_runs(client, session, model)
-        finish_session(client, session, "FINISHED" if code == 0 else "FAILED")
-    return code
+@dataclass(frozen=True)
+class Session:
+    """A session that is open. `scratch`: the folder for its runs' files."""
 
+    client: MlflowClient
+    session_id: str
+    model: str
+    config: CanaryConfig
+    scratch: Path
+    runner: Runner
 
-def _remaining_runs(
-    client: MlflowClient, session: str, config: CanaryConfig, results: list[Result], scratch: Path
-) -> list[Result]:
-    """The runs that a session with top-up has not made yet, if its model has no champion: a first version has nothing
-    to be compared with, and becomes the baseline of all that follow."""
-    missing = runs_of(config) - len(results)
-    if results[-1].failure or missing <= 0:
-        return []
-    later = replace(config, seed=config.seed + len(results))
-    with crew_for(later, scratch, missing) as crew:
-        return crew.train(client, session, later, missing, first=False)
+    def train_and_judge(self, starting: Runner, planned: int) -> int:
+        """Make its runs, the first with `starting`, judge them, and end it. Returns the exit code."""
+        code, recorded = 4, False
+        try:
+            results = self.first_runs(starting, planned)
+            again, lost = self.recheck(results[-1])
+            results += again
+            self.record_runs()
+            recorded = True
+            ended = max(code_of(result) for result in results)
+            if ended in (0, 1, 3):
+                decision = self.register_and_gate(results, lost)
+                print_decision(decision, full=self.config.tracking.full_report)
+                tell({decision.word.upper(), self.config.tier.name.upper()}, partial(of_decision, decision))
+                publish_study(self.client, decision)
+                ended = decision.exit_code
+            else:
+                _say_broken(results)
+            code = ended  # only now: anything that breaks earlier leaves a FAILED session
+        except CanaryError as error:
+            code = error.exit_code
+            raise
+        finally:
+            if not recorded:  # the session broke off, which is also an end to record
+                self.record_runs()
+            finish_session(self.client, self.session_id, "FINISHED" if code == 0 else "FAILED")
+        return code
 
+    def record_runs(self) -> None:
+        """Let the ledger name the runs that were made since it last did."""
+        record_runs(self.client, self.session_id, self.model)
 
-def register_and_gate(
-    client: MlflowClient,
-    model: str,
-    session: str,
-    config: CanaryConfig,
-    results: list[Result],
-    scratch: Path,
-    lost: str,
-) -> Decision:
-    """Register what the session trained and gate it; a session that broke off has nothing to register. `lost`: why the
-    champion's code could not be run beside the runs that broke off."""
-    policy = load_policy(config.gate)
-    if any(result.failure for result in results):
-        return gate_session(client, model, session, policy, lost)
-    if not config.register:
-        return gate_change(client, model, session, policy)
-    version = register_version(
-        client,
-        model,
-        session,
-        results[0].run_id,
-        weights=Weights.NONE if config.tracking.weights == "none" else Weights.FILES,
-        evaluation=results[0].evaluation,
-    )
-    subject = f"{model} version {version}"
-    if governing := governing_policy(client, model):  # the gate uses it, so the plan of looks must too
-        policy = governing.policy
-    with maker_in_session(client, session, subject, config, scratch) as maker:
-        plan = Plan(client=client, model=model, version=version, policy=policy, maker=maker, say=say)
-        if policy.top_up:
-            return plan.carry_out()
-        plan.make_again()
-    record_runs(client, session, model)
-    return gate(client, model, version, load_policy(config.gate))
+    def first_runs(self, starting: Runner, planned: int) -> list[Result]:
+        """The runs before the first verdict: as planned, and all of them if the model has no champion. A first version
+        has nothing to be compared with, and becomes the baseline of all that follow."""
+        champion = champion_runs(self.client, self.model)
+        client, session = self.client, self.session_id
+        watched = own_runs(
+            client, session, self.config, planned, keep_weights=True, profile=True, champion_runs=champion
+        )
+        results = until_broken(starting, watched)
+        missing = runs_of(self.config) - len(results)
+        if champion or results[-1].failure or missing <= 0:
+            return results
+        later = replace(self.config, seed=self.config.seed + len(results))
+        with prestarted(self.runner, later, self.scratch, missing) as runner:
+            return results + until_broken(runner, own_runs(client, session, later, missing))
+
+    def one_more(self, seed: int, folder: str, place: str) -> OwnRun:
+        """A run that is added to it."""
+        seeded = replace(self.config, seed=seed)
+        return own_run(self.client, self.session_id, seeded, place, folder=str(self.scratch / folder))
+
+    def recheck(self, broken: Result) -> tuple[list[Result], str]:
+        """Find out what caused an exception that ended a run: make the run again, and the champion's code beside it.
+
+        Returns the repeated run, if one was made, and why the champion's code was not available ('' if it was, or was
+        not needed). The gate judges what they mean."""
+        raised, seed = broken.raised, broken.seed
+        if broken.failure != "error" or raised is None or raised.outside:
+            return [], ""
+        say(f"{raised} ended the run of seed {seed}; making it again")
+        again = make_one(self.runner, self.one_more(seed, "again", "again"))
+        champion = champion_or_none(self.client, self.model)
+        if (again.failure, again.raised) != (broken.failure, raised) or champion is None:
+            return [again], ""
+        say(f"{raised} ended it again; making a run of champion version {champion}, seed {seed}")
+        with AddedRuns(self.client, self.session_id, "this session") as added:
+            runs = read_version(self.client, self.model, champion, metrics=()).runs
+            return [again], run_champion(added, self.runner, champion, runs, seed)
+
+    def register_and_gate(self, results: list[Result], lost: str) -> Decision:
+        """Register what the session trained and gate it; a session that broke off has nothing to register. `lost`: why
+        the champion's code could not be run beside the runs that broke off."""
+        client, model, config, policy = self.client, self.model, self.config, load_policy(self.config.gate)
+        if any(result.failure for result in results):
+            return gate_session(client, model, self.session_id, policy, lost)
+        if not config.register:
+            return gate_change(client, model, self.session_id, policy)
+        version = register_version(
+            client,
+            model,
+            self.session_id,
+            results[0].run_id,
+            weights=Weights.NONE if config.tracking.weights == "none" else Weights.FILES,
+            evaluation=results[0].evaluation,
+        )
+        if governing := governing_policy(client, model):  # the gate uses it, so the plan of looks must too
+            policy = governing.policy
+        number, subject = count(1), f"{model} version {version}"
+
+        def running(seed: int) -> OwnRun:
+            made = next(number)
+            return self.one_more(seed, f"added-{made}", f"added {made}")
+
+        with AddedRuns(client, self.session_id, subject, running=running) as added:
+            plan = Plan(
+                client=client, model=model, version=version, policy=policy, added=added, runner=self.runner, say=say
+            )
+            if policy.top_up:
+                return plan.carry_out()
+            plan.make_again()
+        self.record_runs()
+        return gate(client, model, version, load_policy(config.gate))
 
 
 def _say_broken(results: list[Result]) -> None:

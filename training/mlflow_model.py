@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from training.assets.cache import SEAL
 from training.config import CanaryConfig, ModelConfig
 from training.errors import SetupError
-from training.experts import router_silent
 from training.hub import MODEL_PATTERNS
 from training.models import model_folder
 from training.peers import leads
@@ -186,3 +187,22 @@ def _write_environment(folder: Path, *, adapted: bool) -> None:
     (folder / "python_env.yaml").write_text(
         yaml.safe_dump({**plain, "dependencies": ["-r requirements.txt"]}, sort_keys=False)
     )
+
+
+@contextmanager
+def router_silent(model: Any) -> Iterator[None]:
+    """Have the model return no router logits for a while; TRL switches them on for the loss that balances experts.
+
+    While answers are drawn they break Transformers' generation: the balance is computed over the attention mask, which
+    is longer than the tokens that are not in the cache yet. Any other model stays as it is.
+    """
+    settings = model.config.get_text_config()
+    before = getattr(settings, "output_router_logits", None)
+    if not before:
+        yield
+        return
+    settings.output_router_logits = False
+    try:
+        yield
+    finally:
+        settings.output_router_logits = before

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +11,11 @@ from canary_mlflow import tags
 from canary_mlflow.tracking.signals import obey
 from training import peers
 from training.errors import Stopped
-from training.process import Job
+from training.peers import End
+from training.process import OwnRun
 
 if TYPE_CHECKING:
     from canary_mlflow.tracking.callback import CanaryCallback
-    from canary_mlflow.tracking.describing.failures import Raised
     from training.building import Ahead, Built
     from training.config import CanaryConfig
     from training.devices import Device
@@ -34,25 +34,11 @@ class Loaded:
     ahead: Ahead | None = None  # its trainer, if that was to be built before its turn
 
 
-@dataclass
-class End:
-    """How the run ended, and what was known by then; the reasons are empty if it finished."""
-
-    failure: str = ""
-    reason: str = ""
-    raised: Raised | None = None
-    trace: str = ""
-    workload: dict[str, str] = field(default_factory=dict)
-    nonfinite: int = 0  # steps
-    evaluation: dict[str, Any] | None = None  # of the weights that it saved
-    lost: bool = False  # another rank is gone and left no message
-
-
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """A run and all that it is made of. `folder`: its scratch folder."""
 
-    job: Job
+    job: OwnRun
     folder: Path
     config: CanaryConfig
     device: Device
@@ -65,7 +51,7 @@ class Run:
         return self.folder / WEIGHTS
 
 
-def train(job: Job, folder: Path, loaded: Loaded, end: End) -> None:
+def train(job: OwnRun, folder: Path, loaded: Loaded, end: End) -> None:
     """Train, save, evaluate what was saved, and record the rest. `end` has what is known, also if this raises."""
     run = _build(job, folder, loaded, end)
     canary = _watch_of(run, end.workload)
@@ -90,7 +76,7 @@ def train(job: Job, folder: Path, loaded: Loaded, end: End) -> None:
         _record_profile(run)
 
 
-def _build(job: Job, folder: Path, loaded: Loaded, end: End) -> Run:
+def _build(job: OwnRun, folder: Path, loaded: Loaded, end: End) -> Run:
     """The run with its trainer, which may have been built ahead. `end` has its work before the trainer is built."""
     from training.building import build_run
     from training.devices import settle
@@ -115,7 +101,7 @@ def _watch_of(run: Run, workload: dict[str, str]) -> CanaryCallback:
     job, tracking = run.job, run.config.tracking
     return CanaryCallback(
         run_id=job.run_id,
-        tracking_uri=job.tracking_uri,
+        tracking_uri=job.store,
         workload=workload,
         config=job.config,
         tags={
@@ -139,11 +125,10 @@ def _fit(run: Run, canary: CanaryCallback, end: End) -> None:
     from tqdm.contrib.logging import logging_redirect_tqdm
 
     from training.building import put_in_place
-    from training.progress import ProgressBar
-    from training.samples import FixedPrompts
+    from training.callbacks import FixedPrompts, ProgressBar
 
     config, built, trainer = run.config, run.built, run.built.trainer
-    progress = ProgressBar(run.job.label)
+    progress = ProgressBar(run.job.name)
     callbacks = [canary, progress, built.evaluate]
     if canary.samples is not None and config.algo.head == "language":
         callbacks.append(FixedPrompts(config, built.parts.eval_dataset, canary.samples, canary.paused, trainer))
@@ -201,7 +186,7 @@ def _record_work(run: Run) -> None:
     from canary_mlflow.tracking.stores.store import prepare_store
 
     found = to_tags({"work": work_facts(run.built.trainer)})
-    log_tags(prepare_store(run.job.tracking_uri), run.job.run_id, found)
+    log_tags(prepare_store(run.job.store), run.job.run_id, found)
 
 
 def _record_variants(run: Run) -> None:
@@ -212,7 +197,7 @@ def _record_variants(run: Run) -> None:
     from training.variant_facts import variant_tags
 
     found = variant_tags(run.config, run.inputs, run.device, run.folder / "variants", say)
-    log_tags(prepare_store(run.job.tracking_uri), run.job.run_id, found)
+    log_tags(prepare_store(run.job.store), run.job.run_id, found)
 
 
 def _record_profile(run: Run) -> None:
@@ -223,7 +208,7 @@ def _record_profile(run: Run) -> None:
     from canary_mlflow.tracking.stores.store import prepare_store
     from training.profiling import profile_training
 
-    scratch, client, run_id = run.folder / "profiled", prepare_store(run.job.tracking_uri), run.job.run_id
+    scratch, client, run_id = run.folder / "profiled", prepare_store(run.job.store), run.job.run_id
     profile_training(run.config, run.inputs, run.device, scratch)
     upload(client, run_id, scratch / FOLDER, FOLDER, scratch=True)
     log_tags(client, run_id, {tags.PROFILED: TRACE})

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from training import adapters, datasets, loading, models, own_reward
+from training import adapters, datasets, loading, models, reward_sources
 from training.config import CanaryConfig
 from training.datasets import DataStats
-from training.reward_model import revision_of
+from training.reward_sources import revision_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -55,7 +55,9 @@ def prepare_inputs(config: CanaryConfig) -> Inputs:
     revisions = tuple(map(revision_of, config.algo.scored_by()))
     for reward in config.algo.scored_by():
         if reward.kind == "function":
-            own_reward.attempt(reward.path or "", train.select(range(min(len(train), own_reward.TRIED))).to_list())
+            reward_sources.try_function(
+                reward.path or "", train.select(range(min(len(train), reward_sources.TRIED))).to_list()
+            )
     return Inputs(
         folder=folder,
         tokenizer=tokenizer,

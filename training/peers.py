@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ set them for whatever it runs."""
 
 TURN = "turn"  # a file in a run's scratch folder: "go", or empty if the session ended before
 POLL = 0.02  # seconds
-FOLLOWS = 0.5  # seconds between two looks at the launcher
+FOLLOWS = 0.5  # seconds between two looks at whoever a process is made for
 GRACE = 15  # seconds in which ranks record their end after SIGTERM, before they are killed
 PATIENCE = 3.0  # seconds in which a rank that broke a connection leaves its message, or is seen to be gone
 BETWEEN_RANKS = ("gloo", "NCCL", "Connection closed by peer")  # in messages of errors without their own type
@@ -38,20 +38,24 @@ class RankLost(BaseException):
 class PeerFailed(Exception):
     """Another rank's exception is why this one could not go on."""
 
-    def __init__(self, end: RankEnd) -> None:
+    def __init__(self, end: End) -> None:
         super().__init__(end.reason)
         self.end = end
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankEnd:
-    """How a rank other than the first ended. `secondary`: only because another had ended."""
+@dataclass
+class End:
+    """How this rank of the run ended, and what was known by then; the reasons are empty if it finished."""
 
     failure: str = ""
     reason: str = ""
     raised: Raised | None = None
     trace: str = ""
-    secondary: bool = False
+    workload: dict[str, str] = field(default_factory=dict)
+    nonfinite: int = 0  # steps
+    evaluation: dict[str, Any] | None = None  # of the weights that it saved
+    lost: bool = False  # another rank is gone and left no message
+    secondary: bool = False  # it ended only because another had ended
 
 
 def rank() -> int:
@@ -110,7 +114,7 @@ def turn(folder: Path) -> bool:
     return bool((folder / TURN).read_text())
 
 
-def leave(folder: Path, end: RankEnd) -> None:
+def leave(folder: Path, end: End) -> None:
     """Leave a message on how this rank ended, for the first one to read."""
     _hear_nothing_more()
     _put(_file(folder, rank(), "json"), json.dumps(asdict(end)))
@@ -165,12 +169,12 @@ def from_first_rank(value: str) -> str:
     return str(given[0])
 
 
-def _end_of(folder: Path, other: int) -> RankEnd | None:
+def _end_of(folder: Path, other: int) -> End | None:
     path = _file(folder, other, "json")
     if not path.exists():
         return None
     said = json.loads(path.read_text())
-    return RankEnd(**{**said, "raised": Raised(**said["raised"]) if said["raised"] else None})
+    return End(**{**said, "raised": Raised(**said["raised"]) if said["raised"] else None})
 
 
 def _gone(folder: Path, other: int) -> bool:

@@ -11,11 +11,12 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from canary_mlflow.launching.runs import Result, RunSpec
 from canary_mlflow.module_runner import module_command
 from canary_mlflow.tracking.describing.failures import Raised
 from canary_mlflow.tracking.signals import waiting
@@ -27,45 +28,20 @@ GO = b"go\n"
 FROM_TERMINAL = (signal.SIGINT, signal.SIGHUP)  # signals that only the session handles
 RESULT, ROOM = "result.json", 16_384  # in a run's scratch folder: how it ended, and the characters reserved for that
 CONFIG, READY = "config.json", "ready.json"  # in a run's scratch folder: what it should prepare, and its answer
+JOB = "job.json"  # in a run's scratch folder: the run to make
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
-    """What a run's process needs to know; travels as JSON."""
+class OwnRun(RunSpec):
+    """A run of the code that is running; travels to its process as JSON. `name`: also for its progress bar."""
 
+    makes: ClassVar[str] = "training.runs:train"
     config: dict[str, Any]  # training.plain.to_plain
-    run_id: str
-    tracking_uri: str
-    label: str  # for the progress bar
+    folder: str = ""  # for its scratch files; '': one that is removed afterwards
     keep_weights: bool = False
     profile: bool = False  # afterwards, train a few more steps under the profiler
     champion_runs: list[str] = field(default_factory=list)  # runs with which the watch compares, step by step
-    role: str = "run"  # or baseline: made beside a candidate's, with the champion's code
     alone_in_session: bool = False  # only the process that waits for this run has the session open
-
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """How a run ended. failure: "" | instability | oom | timeout | interrupted | error | config.
-
-    `evaluation`: what training.evaluation.repeat_evaluation found, if the run kept its weights.
-    """
-
-    run_id: str
-    seed: int
-    failure: str = ""
-    reason: str = ""
-    raised: Raised | None = None  # None also if its process left no message
-    evaluation: dict[str, Any] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """What a run's process reports about its work before anything is recorded."""
-
-    workload: dict[str, str] = field(default_factory=dict)  # empty if it could not be prepared
-    note: str = ""  # what a reader of the results should know, in one sentence
-    refusal: str = ""  # why it cannot be done, in one line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,12 +50,14 @@ class Worker:
 
     process: subprocess.Popen[bytes]
     folder: Path
+    seed: int
 
     @property
-    def prepared(self) -> Prepared:
-        """What it reports about its work; empty if the process died before that."""
+    def prepared(self) -> Result:
+        """What it reports about its work before anything is recorded: a failure if it cannot be done. Without workload
+        if the process died before that."""
         path = self.folder / READY
-        return Prepared(**json.loads(path.read_text())) if path.exists() else Prepared()
+        return Result(seed=self.seed, **json.loads(path.read_text()) if path.exists() else {})
 
 
 @contextmanager
@@ -90,7 +68,7 @@ def workers(
 
     Each run has its own process, so that memory peaks and warm-up mean the same every time. Loading torch and trl takes
     longer than a smoke run: a few processes load in parallel, and none trains before all of them are done, so that no
-    run is measured while another loads. `config`: what they will train, in the form of Job.config, but for the seed.
+    run is measured while another loads. `config`: what they will train, in the form of OwnRun.config, but for the seed.
     """
     started: list[Worker] = []
     ranks = devices.ranks(config.get("hardware", {}))
@@ -120,12 +98,12 @@ def workers(
             _stop(worker.process)
 
 
-def run(worker: Worker, job: Job, timeout_seconds: float) -> Result:
+def run(worker: Worker, job: OwnRun, timeout_seconds: float) -> Result:
     """Let a worker train the job, wait for its end and return how it ended."""
-    seed = int(job.config["seed"])
-    if refusal := worker.prepared.refusal:
-        return Result(run_id=job.run_id, seed=seed, failure="config", reason=refusal)
-    (worker.folder / "job.json").write_text(json.dumps(asdict(job)))
+    prepared = replace(worker.prepared, run_id=job.run_id)
+    if prepared.failure:
+        return prepared
+    (worker.folder / JOB).write_text(json.dumps(asdict(job)))
     assert worker.process.stdin
     try:
         worker.process.stdin.write(GO)
@@ -135,12 +113,11 @@ def run(worker: Worker, job: Job, timeout_seconds: float) -> Result:
         code = worker.process.wait()
     except subprocess.TimeoutExpired:
         _stop(worker.process)
-        reason = f"not finished after {timeout_seconds / 60:g} minutes"
-        return Result(run_id=job.run_id, seed=seed, failure="timeout", reason=reason)
+        return replace(prepared, failure="timeout", reason=f"not finished after {timeout_seconds / 60:g} minutes")
     path = worker.folder / RESULT
     if path.exists() and path.read_text(encoding="utf-8").strip():
-        return read_result(path, job.run_id, seed)
-    return Result(run_id=job.run_id, seed=seed, failure="error", reason=ending_of(code))
+        return replace(prepared, **read_result(path))
+    return replace(prepared, failure="error", reason=ending_of(code))
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> int:
@@ -180,11 +157,10 @@ def write_result(
         file.truncate()
 
 
-def read_result(path: Path, run_id: str, seed: int) -> Result:
-    """Read what `write_result` wrote."""
-    said = json.loads(path.read_text())
-    raised = Raised(**said.pop("raised")) if said["raised"] else said.pop("raised")
-    return Result(run_id=run_id, seed=seed, raised=raised, **said)
+def read_result(path: Path) -> dict[str, Any]:
+    """What `write_result` wrote."""
+    said: dict[str, Any] = json.loads(path.read_text())
+    return {**said, "raised": Raised(**said["raised"]) if said["raised"] else None}
 
 
 def _start(folder: Path, config: Mapping[str, Any], algo: str, threads: int, ranks: int) -> Worker:
@@ -197,7 +173,7 @@ def _start(folder: Path, config: Mapping[str, Any], algo: str, threads: int, ran
         env = _environment(threads) | devices.environment(config.get("hardware", {}))
         env |= QUIET_PROFILER if config.get("profile") else {}
         process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE)
-    return Worker(process=process, folder=folder)
+    return Worker(process=process, folder=folder, seed=config["seed"])
 
 
 @contextmanager

@@ -19,12 +19,11 @@ from canary_mlflow.loading import collect_seldom
 from canary_mlflow.registry.profiled import subject_of
 from canary_mlflow.tags import ALGO, NOT_PROMOTABLE, PROFILE_OF, ROLE, SEED
 from canary_mlflow.tracking.reading.profile import FOLDER, PROFILE
-from training.compose import register_schemas
+from training.compose import register_schemas, to_config
 from training.edge import ended
 from training.naming import PROFILER
 from training.preflight import preflight
 from training.process import settings
-from training.single_run import configuration
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def profile_run(store: str, run_id: str) -> int:
     """Train a few steps under the profiler, and keep profile and trace in a new run beside the one it repeats."""
+    from canary_mlflow.launching.added_runs import configuration_of
     from canary_mlflow.tracking.delivery.uploading import upload
     from canary_mlflow.tracking.stores.owner import scratch
     from canary_mlflow.tracking.stores.session import get_run
@@ -50,7 +50,7 @@ def profile_run(store: str, run_id: str) -> int:
 
     client = prepare_store(store)
     like = get_run(client, run_id)
-    config = configuration(client, run_id)
+    config = to_config(configuration_of(client, run_id))
     os.environ.update(settings(config.hardware.threads))  # torch is not loaded yet
     preflight(config)
     algorithms.load(config.algo.name)

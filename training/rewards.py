@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from training import own_reward
+from training import reward_sources
+from training.config import CanaryConfig
 from training.errors import SetupError
+from training.reward_config import RewardConfig, reads_columns
+from training.reward_sources import reward_folder
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,29 +33,13 @@ class Answers:
 Reward = Callable[[Answers], torch.Tensor]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RewardSpec:
-    """Which reward, and its settings; fields that a kind does not use are ignored."""
-
-    kind: str
-    scale: float = 10.0  # multiplies the raw score
-    target: int = 0  # length: the desired number of tokens
-    tokens: Sequence[str] = field(default_factory=tuple)  # token_share: first letters that count
-    min_tokens: int = 1  # token_share: a shorter answer counts as if it had so many
-    path: str | None = None  # model: folder or hub id of a sequence classifier; function: pkg.module:name
-
-
-def build_reward(spec: RewardSpec, tokenizer: Any, device: torch.device) -> Reward:
-    """The reward function that `spec` names. Raises SetupError if it cannot be built."""
-    if spec.kind not in REWARDS:
-        raise SetupError(f"reward kind is {spec.kind!r}; expected one of {', '.join(REWARDS)}")
+def build_reward(spec: RewardConfig, tokenizer: Any, device: torch.device) -> Reward:
+    """The reward function of checked settings. Raises SetupError if it cannot be built."""
     return REWARDS[spec.kind](spec, tokenizer, device)
 
 
-def length_reward(spec: RewardSpec, tokenizer: Any, device: torch.device) -> Reward:
+def length_reward(spec: RewardConfig, tokenizer: Any, device: torch.device) -> Reward:
     """0 for an answer of exactly `target` tokens (its end included), falling by scale / target per token off."""
-    if spec.target < 1:
-        raise SetupError(f"reward target is {spec.target} tokens; expected at least 1")
 
     def score(answers: Answers) -> torch.Tensor:
         length = answers.response_mask.sum(1).float()
@@ -59,7 +48,7 @@ def length_reward(spec: RewardSpec, tokenizer: Any, device: torch.device) -> Rew
     return score
 
 
-def token_share_reward(spec: RewardSpec, tokenizer: Any, device: torch.device) -> Reward:
+def token_share_reward(spec: RewardConfig, tokenizer: Any, device: torch.device) -> Reward:
     """scale x the share of an answer's tokens that begin with one of the given letters.
 
     A shorter answer counts as `min_tokens` long: else one matching token and the end would score as well as a long
@@ -80,21 +69,18 @@ def token_share_reward(spec: RewardSpec, tokenizer: Any, device: torch.device) -
     return score
 
 
-def model_reward(spec: RewardSpec, tokenizer: Any, device: torch.device) -> Reward:
+def model_reward(spec: RewardConfig, tokenizer: Any, device: torch.device) -> Reward:
     """scale x the single logit of a sequence classifier, which reads prompt and answer with its own tokenizer."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    if spec.path is None:
-        raise SetupError("reward kind is 'model' without a path; expected the folder or hub id of a reward model")
-    if spec.path.startswith((".", "/")) and not Path(spec.path).is_dir():
-        raise SetupError(f"reward path {spec.path} is not a folder; expected one with a sequence classifier")
+    folder = reward_folder(spec.path or "")  # the files that the workload names
     try:
-        model = AutoModelForSequenceClassification.from_pretrained(spec.path, trust_remote_code=False).to(device).eval()
-        reader = AutoTokenizer.from_pretrained(spec.path, trust_remote_code=False)
+        model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=False).to(device).eval()
+        reader = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        raise SetupError(f"reward model {spec.path} cannot be loaded: {str(error).splitlines()[0]}") from error
+        raise SetupError(f"reward model {folder} cannot be loaded: {str(error).splitlines()[0]}") from error
     if model.config.num_labels != 1:
-        raise SetupError(f"reward model {spec.path} has {model.config.num_labels} labels; expected 1, the score")
+        raise SetupError(f"reward model {folder} has {model.config.num_labels} labels; expected 1, the score")
 
     def score(answers: Answers) -> torch.Tensor:
         templated = are_chats(answers) and bool(reader.chat_template)  # a chat template adds the special tokens itself
@@ -120,20 +106,16 @@ def model_reward(spec: RewardSpec, tokenizer: Any, device: torch.device) -> Rewa
     return score
 
 
-def function_reward(spec: RewardSpec, tokenizer: Any, device: torch.device) -> Reward:
+def function_reward(spec: RewardConfig, tokenizer: Any, device: torch.device) -> Reward:
     """scale x what a Python function returns for each answer, given as text with the data's columns."""
-    if spec.path is None:
-        raise SetupError(
-            "reward kind is 'function' without a path; expected its import path, such as my_package:polite"
-        )
-    function = own_reward.load(spec.path)
+    function = reward_sources.load_function(spec.path or "")
 
     def score(answers: Answers) -> torch.Tensor:
         scores = function(
             prompts=[row["prompt"] for row in answers.rows],
             completions=said(answers, tokenizer),
             completion_ids=ids_kept(answers),
-            **own_reward.columns_of(answers.rows),
+            **reward_sources.columns_of(answers.rows),
         )
         return spec.scale * torch.tensor(scores, dtype=torch.float32, device=answers.response_ids.device)
 
@@ -156,7 +138,34 @@ def ids_kept(answers: Answers) -> list[list[int]]:
     return [row[kept].tolist() for row, kept in zip(answers.response_ids, answers.response_mask, strict=True)]
 
 
-REWARDS: dict[str, Callable[[RewardSpec, Any, torch.device], Reward]] = {
+def rewards_of(configs: Sequence[RewardConfig], tokenizer: Any, device: str) -> dict[str, Reward]:
+    """The configured rewards, by the names of their series, on the torch `device`. Raises SetupError if one cannot be
+    built."""
+    found: dict[str, Reward] = {}
+    for config in configs:
+        name = str(config.path).rpartition(":")[2] if config.kind == "function" else config.kind
+        count = sum(one.partition("-")[0] == name for one in found)
+        found[f"{name}-{count + 1}" if count else name] = build_reward(config, tokenizer, torch.device(device))
+    return found
+
+
+def prompts_of(config: CanaryConfig, rows: Dataset) -> Dataset:
+    """The rows' prompts; with the other columns if a function may read them."""
+    return rows if reads_columns(config.algo.scored_by()) else rows.select_columns("prompt")
+
+
+def sum_of(rewards: Sequence[Reward]) -> Reward:
+    """All rewards as one, their sum; a single reward stays as it is."""
+    if len(rewards) == 1:
+        return rewards[0]
+
+    def score(answers: Answers) -> torch.Tensor:
+        return torch.stack([reward(answers) for reward in rewards]).sum(0)
+
+    return score
+
+
+REWARDS: dict[str, Callable[[RewardConfig, Any, torch.device], Reward]] = {
     "length": length_reward,
     "token_share": token_share_reward,
     "model": model_reward,

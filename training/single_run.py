@@ -23,25 +23,18 @@ if __name__ == "__main__":  # before importing anything that another environment
     interruptible()
     settle((*CORE, *TRAINING_STACK))
 
-import yaml
-
-from canary_mlflow.errors import UsageError, one_line
-from canary_mlflow.files.documents import parse_yaml
+from canary_mlflow.errors import UsageError
 from canary_mlflow.loading import collect_seldom
 from canary_mlflow.tracking.stores import owner
-from training.ahead import workers_of
 from training.command_line import expand, parse
 from training.compose import check, register_schemas, to_config
 from training.edge import ended
+from training.peers import FOLLOWS
+from training.plain import to_plain
 from training.preflight import preflight
 
 if TYPE_CHECKING:
-    from mlflow import MlflowClient
-    from mlflow.entities import Run
-
     from training.config import CanaryConfig
-
-POLL = 2.0  # seconds
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,24 +67,29 @@ def read(arguments: Sequence[str]) -> Namespace:
 
 def make(asked: Namespace) -> int:
     """Train one seed as a child of the session; under `mlflow run`, record into the run that MLflow made."""
-    from canary_mlflow.tracking.stores.owner import scratch
+    from canary_mlflow.launching.added_runs import configuration_of
     from canary_mlflow.tracking.stores.session import get_run
     from canary_mlflow.tracking.stores.store import prepare_store
-    from training.runs import code_of, train_one
+    from training.process import OwnRun
+    from training.runs import code_of, train
 
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # for one file
     follow_launcher()
     client = prepare_store()
     get_run(client, asked.session)
-    chosen = configuration(client, asked.like) if asked.like else composed(asked.overrides)
+    chosen = to_config(configuration_of(client, asked.like)) if asked.like else composed(asked.overrides)
     config = replace(chosen, seed=asked.seed, repeats=1)
     preflight(config)
-    with scratch("again") as folder, workers_of(config, folder, 1) as workers:
-        given = os.environ.get("MLFLOW_RUN_ID")
-        result = train_one(
-            client, asked.session, config, next(workers), f"seed {asked.seed}", role=asked.role, run_id=given
-        )
-    return code_of(result)
+    spec = OwnRun(
+        name=f"{config.algo.name} seed {asked.seed}",
+        store=client.tracking_uri,
+        session=asked.session,
+        seed=asked.seed,
+        role=asked.role,
+        run_id=os.environ.get("MLFLOW_RUN_ID", ""),
+        config=to_plain(config),
+    )
+    return code_of(train(client, spec))
 
 
 def follow_launcher() -> None:
@@ -102,43 +100,10 @@ def follow_launcher() -> None:
 
     def follow() -> None:
         while not owner.is_gone(launcher):
-            time.sleep(POLL)
+            time.sleep(FOLLOWS)
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=follow, daemon=True).start()
-
-
-def configuration(client: MlflowClient, run_id: str) -> CanaryConfig:
-    """The configuration of a run of ours. Raises UsageError for any other run."""
-    from mlflow.artifacts import load_text
-    from mlflow.exceptions import MlflowException
-
-    from canary_mlflow.tracking.stores.session import get_run
-
-    try:
-        run = get_run(client, run_id)
-        refuse_own_script(client, run)
-        text = load_text(f"{run.info.artifact_uri}/config.yaml")
-        found = parse_yaml(text)
-    except (MlflowException, OSError, ValueError, yaml.YAMLError) as error:
-        raise UsageError(
-            f"run {run_id}: no configuration of a canary ({one_line(error)}); expected config.yaml among its "
-            "artifacts; a script of your own must make more runs itself"
-        ) from error
-    if not isinstance(found, dict) or "algo" not in found:
-        raise UsageError(f"run {run_id}: its config.yaml is no canary's; expected keys such as algo and tier")
-    return to_config(found)
-
-
-def refuse_own_script(client: MlflowClient, run: Run) -> None:
-    """Raise UsageError for the run of a user's own script, which has no configuration of ours: only that script can
-    make it again."""
-    if any(file.path == "config.yaml" for file in client.list_artifacts(run.info.run_id)):
-        return
-    raise UsageError(
-        f"run {run.info.run_id}: a script of your own made it, or its config.yaml is gone; expected a run that "
-        "`canary run` made; only the script can make it again, for more seeds or under torch.profiler"
-    )
 
 
 def composed(overrides: str) -> CanaryConfig:

@@ -21,6 +21,7 @@ from hydra.core.utils import JobReturn, JobStatus
 
 from canary_mlflow.edge import OUTSIDE, unwinding
 from canary_mlflow.errors import CanaryError, UsageError, one_line
+from canary_mlflow.launching.cluster import GRACE
 from canary_mlflow.shown import say
 from canary_mlflow.tracking.signals import Terminated, notice, waiting
 from canary_mlflow.tracking.stores import owner
@@ -33,7 +34,6 @@ LAUNCHERS = (LOCAL, SLURM)
 HERE = ("basic", "joblib", LOCAL)  # Hydra's launchers whose jobs run on this machine
 TOOLS = ("sbatch", "srun", "sacct", "scancel")
 CONTROLLER = "submitit.local._local"  # the module of the process that runs a job on this machine
-GRACE = 40.0  # seconds that a job has to end its runs and record that
 EARLY = 60  # seconds that Slurm may send a signal before it is due
 TASKS = "SLURM_STEP_NUM_TASKS"  # in the environment of what `srun` started
 RESTARTS = "SLURM_RESTART_COUNT"  # in the environment of a job that Slurm has started again

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 
 from mlflow import MlflowClient
@@ -14,6 +13,7 @@ from mlflow.entities import Run
 
 from canary_mlflow import tags
 from canary_mlflow.errors import CanaryError
+from canary_mlflow.launching.cluster import runner_at
 from canary_mlflow.registry.actors import REASON_LIMIT
 from canary_mlflow.registry.sessions.leftovers import clear
 from canary_mlflow.reports.decision import decision_to_dict
@@ -31,14 +31,14 @@ from canary_mlflow.tracking.stores.session import (
 )
 from canary_mlflow.tracking.stores.store import prepare_store
 from training.ahead import workers_of
-from training.cells import judge_cells, label_of, table, tags_of, worst
+from training.cells import cell_of, judge_cells, label_of, table, tags_of, worst
 from training.command_line import parse
 from training.config import CanaryConfig
 from training.naming import default_model_name, run_name
 from training.plain import to_plain
 from training.preflight import check_machine
 from training.process import GRACE
-from training.runs import code_of, train_runs
+from training.runs import Prestarted, code_of, own_run, own_runs, until_broken
 
 PARENT = "CANARY_PARENT_RUN_ID"
 WORST_WORD = ("BLOCK", "INCONCLUSIVE", "PASS")
@@ -78,32 +78,29 @@ def run_job(config: CanaryConfig, scratch: Path) -> int:
     repeats = config.repeats or 1
     with workers_of(config, scratch, repeats) as loading:
         client = prepare_store(config.tracking.uri)
-        first = next(loading)
-        model = config.model_name or default_model_name(config, first.prepared.workload)
-        workers = chain([first], loading)
+        here = Prestarted(client, loading)
+        model = config.model_name or default_model_name(config, here.prepared.workload)
         parent = os.environ[PARENT]
         sweep = get_run(client, parent)
         if sweep.info.status != "RUNNING":  # a job may wait in a queue for longer than that
             raise CanaryError(f"sweep {parent} has ended; this job of it has made no runs")
         own = tags_of(config, model, sweep.data.tags.get(tags.SWEPT, "").split())
         # Nothing registers a sweep, so nothing would ever load its weights, and no prune would find them.
-        results = train_runs(client, parent, config, workers, repeats, tags=own, keep_weights=False, profile=True)
+        results = until_broken(here, own_runs(client, parent, config, repeats, profile=True, tags=own))
     return max((code_of(result) for result in results), default=0)
 
 
 def on_cluster(client: MlflowClient, parent: str, configs: Sequence[CanaryConfig], swept: Sequence[str]) -> None:
     """Make the runs of all jobs at once, without Hydra's launcher, as far as the cluster has room."""
-    from canary_mlflow.launching.cluster import connected, needs_of
-    from training.crews import trained, unit_of
-
     asked = [replace(config, seed=config.seed + index) for config in configs for index in range(config.repeats or 1)]
-    units = [
-        unit_of(client, parent, config, f"{number}/{len(asked)}", profile=number == 1)
-        for number, config in enumerate(asked, start=1)
-    ]
-    with connected(needs_of(to_plain(configs[0])), client.tracking_uri, say) as cluster:
-        for config, (result, work) in zip(asked, trained(cluster, client, parent, units), strict=True):
-            model = config.model_name or default_model_name(config, work)
+    specs = []
+    for number, config in enumerate(asked, start=1):
+        cell = {tags.CELL: cell_of(config)}
+        profile = config.profile and number == 1
+        specs.append(own_run(client, parent, config, f"{number}/{len(asked)}", cell, profile=profile))
+    with runner_at("ray", client, lambda: to_plain(configs[0]), say) as cluster:
+        for config, (_, result) in zip(asked, cluster.make(specs), strict=True):
+            model = config.model_name or default_model_name(config, result.workload)
             name = ", ".join(filter(None, (label_of(config, swept), run_name(config))))
             log_tags(client, result.run_id, {**tags_of(config, model, swept), tags.RUN_NAME: name})
 

@@ -10,10 +10,9 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from canary_mlflow import tags
 from canary_mlflow.errors import StoreError, UsageError, one_line
@@ -23,8 +22,9 @@ from canary_mlflow.tracking.signals import expect, notice
 from training import algorithms, peers
 from training.errors import SetupError, Stopped
 from training.memory import ADVICE
-from training.one_run import WEIGHTS, End, Loaded, note_on, train
-from training.process import CONFIG, FROM_TERMINAL, READY, Job, Prepared, reserve_result, write_result
+from training.one_run import WEIGHTS, Loaded, note_on, train
+from training.peers import End
+from training.process import CONFIG, FROM_TERMINAL, JOB, READY, OwnRun, reserve_result, write_result
 
 if TYPE_CHECKING:
     from training.config import CanaryConfig
@@ -64,25 +64,25 @@ def prepare(folder: Path, algo: str) -> Loaded:
     """Load the libraries and the data that `folder`/config.json asks for, and report which work that is, before
     anything is recorded. Wrong use is reported; any other error is left to the run, whose record has room for a
     traceback."""
-    loaded, prepared = Loaded(), Prepared()
+    loaded, prepared = Loaded(), dict[str, Any]()
     try:
         load(algo)
         import_module("canary_mlflow.tracking.probes.clock").begin()
         prepared = _read_inputs(folder, loaded)
     except UsageError as error:
-        prepared = Prepared(refusal=str(error))
+        prepared = {"failure": "config", "reason": str(error)}
     except Exception as error:  # noqa: BLE001 - a failed import is recorded like one that breaks later
         loaded.broken = error
     peers.arrive(folder)
     if not peers.leads():
         return loaded
     draft = folder / f"{READY}.draft"
-    draft.write_text(json.dumps(asdict(prepared)))
+    draft.write_text(json.dumps(prepared))
     draft.replace(folder / READY)  # atomic: whoever waits for the file must not read half of it
     return loaded
 
 
-def _read_inputs(folder: Path, loaded: Loaded) -> Prepared:
+def _read_inputs(folder: Path, loaded: Loaded) -> dict[str, Any]:
     from training.building import build_ahead, is_small
     from training.devices import settle
     from training.parts import prepare_inputs
@@ -96,7 +96,7 @@ def _read_inputs(folder: Path, loaded: Loaded) -> Prepared:
     refuse_unequal_ranks(config, inputs.data.eval_rows, device.ranks)
     if is_small(inputs, device):
         loaded.ahead = build_ahead(plain, config, inputs, device, folder)
-    return Prepared(workload=describe(config, inputs, device), note=note_on(inputs, device))
+    return {"workload": describe(config, inputs, device), "note": note_on(inputs, device)}
 
 
 def refuse_unequal_ranks(config: CanaryConfig, rows: int, ranks: int) -> None:
@@ -112,7 +112,7 @@ def refuse_unequal_ranks(config: CanaryConfig, rows: int, ranks: int) -> None:
 
 def train_job(folder: Path, loaded: Loaded) -> int:
     """Train `folder`/job.json in this process; return 0 if the run finished, else 1."""
-    job = Job(**json.loads((folder / "job.json").read_text()))
+    job = OwnRun(**json.loads((folder / JOB).read_text()))
     end = _attempt(job, folder, loaded)
     if not peers.leads():
         return 1 if end.failure else 0
@@ -124,7 +124,7 @@ def train_job(folder: Path, loaded: Loaded) -> int:
     return 1 if end.failure else 0
 
 
-def _say_end(job: Job, end: End) -> None:
+def _say_end(job: OwnRun, end: End) -> None:
     try:
         _record_end(job, end)
     except Exception as error:  # noqa: BLE001 - the store takes nothing any more: the session says so in one line
@@ -132,13 +132,13 @@ def _say_end(job: Job, end: End) -> None:
         end.reason = f"its end could not be recorded: {one_line(error)}"
 
 
-def _keep_weights(job: Job, end: End, saved: Path) -> None:
+def _keep_weights(job: OwnRun, end: End, saved: Path) -> None:
     """Store the weights after the run's end, so that an artifact store that fails, or is slow, costs no metrics."""
     from canary_mlflow.tracking.delivery.uploading import upload
     from canary_mlflow.tracking.stores.store import prepare_store
 
     try:
-        upload(prepare_store(job.tracking_uri), job.run_id, saved, WEIGHTS, scratch=True)
+        upload(prepare_store(job.store), job.run_id, saved, WEIGHTS, scratch=True)
     except BaseException as error:  # noqa: BLE001 - signals too: without kept weights there is no version
         end.failure, said = classify(error)
         end.reason = f"its weights were not kept: {error if isinstance(error, StoreError) else said}"
@@ -161,7 +161,7 @@ def _follow_the_session() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _attempt(job: Job, folder: Path, loaded: Loaded) -> End:
+def _attempt(job: OwnRun, folder: Path, loaded: Loaded) -> End:
     """Train, and return how the run ended; whatever is raised becomes part of the End."""
     end = End()
     try:
@@ -175,15 +175,16 @@ def _attempt(job: Job, folder: Path, loaded: Loaded) -> End:
     except BaseException as error:  # noqa: BLE001 - whatever user code or a library raises is recorded, not lost
         _explain(end, peers.first_failure(folder, error), lambda: planned(job, loaded))
         if not peers.leads():
-            own = {"failure": end.failure, "reason": end.reason, "raised": end.raised, "trace": end.trace}
-            peers.leave(folder, peers.RankEnd(**own, secondary=peers.may_be_secondary(error)))
+            end.secondary = peers.may_be_secondary(error)
+            peers.leave(folder, end)
         return end
     if not peers.leads():
-        peers.leave(folder, peers.RankEnd(failure=end.failure, reason=end.reason, secondary=bool(end.failure)))
+        end.secondary = bool(end.failure)
+        peers.leave(folder, end)
     return end
 
 
-def planned(job: Job, loaded: Loaded) -> str:
+def planned(job: OwnRun, loaded: Loaded) -> str:
     """What `canary plan` counts for a run that ran out of memory; "" where it makes no plan."""
     with suppress(Exception):
         from training.devices import settle
@@ -211,7 +212,7 @@ def _explain(end: End, error: BaseException, plan: Callable[[], str]) -> None:
         end.failure, end.reason, end.lost = "error", str(error), True
 
 
-def _record_end(job: Job, end: End) -> None:
+def _record_end(job: OwnRun, end: End) -> None:
     """Write the run's end to its store; the session's process does so if this one dies.
 
     Conversely, the run ends a session whose process was killed.
@@ -221,7 +222,7 @@ def _record_end(job: Job, end: End) -> None:
     from canary_mlflow.tracking.stores.session import close_killed_session, close_run
     from canary_mlflow.tracking.stores.store import prepare_store
 
-    client = prepare_store(job.tracking_uri)
+    client = prepare_store(job.store)
     more = {}
     if end.trace:
         with suppress(OSError, MlflowException):  # the run's end matters more, and needs only the database

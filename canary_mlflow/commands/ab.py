@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -67,14 +68,15 @@ def ab(
     ctx.with_resource(unwinding())
     from canary_mlflow.analysis.publishing import publish_study
     from canary_mlflow.installation import require_training_stack
-    from canary_mlflow.launching import continuing, revisions, trials
+    from canary_mlflow.launching import continuing, revisions
+    from canary_mlflow.launching.cluster import runner_at
     from canary_mlflow.launching.sources import project_folder
     from canary_mlflow.policies import load_policy
     from canary_mlflow.tracking.stores.store import prepare_store
 
     overrides = (*overrides, "tier=facts") if facts else overrides
     given = {"--baseline": baseline, "--candidate": candidate, "--policy": policy, "OVERRIDES": " ".join(overrides)}
-    going_on: continuing.Comparison | None = None
+    going_on: revisions.Trial | None = None
     until: int | None = None
     if begun is None:
         refs, tier = _both(given, pairs), tier_of(overrides)
@@ -82,9 +84,8 @@ def ab(
         sides = {side: revisions.resolve(project, name, side) for side, name in zip(revisions.SIDES, refs, strict=True)}
     else:
         _refuse(given)
-        client = open_store(tracking_uri)
-        going_on = continuing.recorded(client, begun)
-        until = continuing.pairs_wanted(client, going_on, pairs)
+        going_on = continuing.recorded(open_store(tracking_uri), begun)
+        until = continuing.pairs_wanted(going_on, pairs)
         rules, project = going_on.policy, project_folder()
         sides, overrides = going_on.revisions, going_on.overrides
     require_training_stack()
@@ -93,16 +94,15 @@ def ab(
             _plan(rules, sides, until, as_json)
             return
         with (
-            revisions.open_trial(prepare_store(tracking_uri), sources, sides, overrides)
+            revisions.open_trial(prepare_store(tracking_uri), sources, sides, overrides, rules)
             if going_on is None
-            else continuing.taken_up(client, going_on, sources)
+            else continuing.taken_up(going_on, sources)
         ) as trial:
-            if going_on is None:
-                continuing.keep(trial, sides, rules)
             say(f"session {trial.parent}; if it is stopped: canary ab --continue {trial.parent}")
-            with trials.on(launcher, trial, say) as placed:
-                verdict = revisions.carry_out(placed, rules, say, until)
-            decision = revisions.report(trial, sides, verdict)
+            asked = partial(revisions.composed, sources["candidate"], trial.overrides)
+            with runner_at(launcher, trial.client, asked, say) as runner:
+                verdict = revisions.carry_out(trial, runner, say, until)
+            decision = revisions.report(trial, verdict)
     print_decision(decision, as_json, full=full)
     publish_study(trial.client, decision)
     ctx.exit(decision.exit_code)

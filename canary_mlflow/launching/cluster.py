@@ -1,4 +1,4 @@
-"""Makes runs on a Ray cluster: one task per pair, repeated as a whole if its node is lost, ended with this process.
+"""Makes runs on a Ray cluster: a unit per seed, repeated as a whole if its node is lost, ended with this process.
 
 The only module that imports Ray, and only if it is asked for.
 """
@@ -6,24 +6,33 @@ The only module that imports Ray, and only if it is asked for.
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import CanaryError, UsageError, one_line
-from canary_mlflow.launching import on_node
+from canary_mlflow.launching.runs import Here, Result, Runner, RunSpec, made
+from canary_mlflow.tags import CELL, CLUSTER_NODE, CLUSTER_UNIT, SEED
 from canary_mlflow.tracking import signals
+from canary_mlflow.tracking.stores.session import child_runs, close_run, get_run
+from gates.model.records import Run
+from gates.model.wording import counted, listed
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 HANDED_ON = ("MLFLOW_", "CANARY_", "HF_", "AWS_", "TRANSFORMERS_")  # environment variables passed on to the nodes
 KEPT_HERE = ("MLFLOW_RUN_ID", "CANARY_LAUNCHER", "CANARY_PARENT_RUN_ID")
-GRACE = 40.0  # seconds that a node has to end its runs and record that
+GRACE = 40.0  # seconds that a node, or a job of a sweep, has to end its runs and record that
 POLL = 1.0  # seconds
 ROOT = str(Path(__file__).resolve().parents[2])
 
@@ -44,25 +53,22 @@ class Needs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
-    """One run: a function of an installed module, `package.module:name`, and its arguments as JSON values."""
-
-    entry: str
-    arguments: Mapping[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Unit:
     """What is made on one node, in this order. `node`: the id of the preferred one, as long as it exists."""
 
-    name: str
-    tasks: tuple[Task, ...]
+    specs: tuple[RunSpec, ...]
     node: str = ""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
+    @property
+    def name(self) -> str:
+        """For people."""
+        first, *others = self.specs
+        return f"seed {first.seed}" if others else first.name
 
-Lost = Callable[[str, str], None]
-"""Called with the id of a unit whose node is lost, and why, before the unit is repeated."""
+
+Ended = tuple[str, list[Result], CanaryError | None]
+"""What a node answers: its id, how the unit's runs ended, and the error that ended the unit before its last run."""
 
 
 def needs_of(plain: Mapping[str, Any]) -> Needs:
@@ -85,7 +91,19 @@ def require_ray() -> None:
 
 
 @contextmanager
-def connected(needs: Needs, store: str, say: Callable[[str], None]) -> Iterator[Cluster]:
+def runner_at(
+    launcher: str, client: MlflowClient, config: Callable[[], Mapping[str, Any]], say: Callable[[str], None]
+) -> Iterator[Runner]:
+    """What makes runs where a launcher does: this machine, or a cluster as the composed canary `config` asks for it."""
+    if launcher != "ray":
+        yield Here(client)
+        return
+    with connected(needs_of(config()), client, say) as cluster:
+        yield cluster
+
+
+@contextmanager
+def connected(needs: Needs, client: MlflowClient, say: Callable[[str], None]) -> Iterator[Cluster]:
     """A cluster, for the length of a block; a nested block gets the same connection.
 
     Raises UsageError if there is none, or if its nodes cannot reach the store.
@@ -97,8 +115,8 @@ def connected(needs: Needs, store: str, say: Callable[[str], None]) -> Iterator[
     if outermost:
         _connect(ray, needs)
     try:
-        cluster = Cluster(ray, needs, say)
-        cluster.require_common(store)
+        cluster = Cluster(ray, client, needs, say)
+        cluster.require_common(client.tracking_uri)
         yield cluster
     finally:
         if outermost:
@@ -127,10 +145,49 @@ def _connect(ray: Any, needs: Needs) -> None:
 
 
 class Cluster:
-    """A connection to a cluster."""
+    """A connection to a cluster, on which runs are made all at once, as far as there is room; those of one seed, as the
+    two sides of a pair, on one node in turn."""
 
-    def __init__(self, ray: Any, needs: Needs, say: Callable[[str], None]) -> None:
-        self.ray, self.needs, self.say = ray, needs, say
+    at_once = True
+
+    def __init__(self, ray: Any, client: MlflowClient, needs: Needs, say: Callable[[str], None]) -> None:
+        self.ray, self.client, self.needs, self.say = ray, client, needs, say
+
+    def make(self, specs: Iterable[RunSpec]) -> Iterator[tuple[RunSpec, Result]]:
+        pairs = groupby(specs, key=lambda spec: (spec.seed, spec.tags.get(CELL)))
+        units = [self._unit(tuple(both)) for _, both in pairs]
+        if runs := sum(bool(spec.session) for unit in units for spec in unit.specs):
+            names = listed([unit.name for unit in units], most=9)
+            self.say(f"making {counted(runs, 'run')} on the cluster: {names}")
+        for unit, (node, results, error) in zip(units, self._ended(units), strict=True):
+            for spec, result in zip(unit.specs, results, strict=False):  # fewer, if an error ended the unit
+                if spec.session:
+                    how = f"broke off ({result.failure}): {result.reason}" if result.failure else "finished"
+                    self.say(f"{spec.name} on node {node[:8]}: {how}")
+                yield spec, result
+            if error is not None:
+                raise error
+
+    def can_reuse_machine(self, run: Run) -> bool:
+        return str(get_run(self.client, run.run_id).data.tags.get(CLUSTER_NODE, "")) in self.nodes()
+
+    def is_elsewhere(self, run: Run) -> bool:
+        return len(self.nodes()) > 1 or not self.can_reuse_machine(run)
+
+    def _unit(self, specs: tuple[RunSpec, ...]) -> Unit:
+        """Where the last run of its seed was made, beside which its other side belongs."""
+        sessions = {spec.session for spec in specs if spec.session}
+        found = [run.data.tags for session in sessions for run in child_runs(self.client, session)]
+        there = [tags.get(CLUSTER_NODE, "") for tags in found if tags.get(SEED) == str(specs[0].seed)]
+        return Unit(specs=specs, node=next(filter(None, reversed(there)), ""))
+
+    def _forget(self, unit: Unit, why: str) -> None:
+        """Discard what a lost node made of a unit: it is no evidence, as a pair is repeated as a whole."""
+        for session in {spec.session for spec in unit.specs if spec.session}:
+            for run in child_runs(self.client, session):
+                if run.data.tags.get(CLUSTER_UNIT) == unit.id:
+                    reason = f"its node was lost ({why}); it is made again"
+                    close_run(self.client, run.info.run_id, "interrupted", reason)
 
     def nodes(self) -> dict[str, Mapping[str, Any]]:
         """The nodes that are alive, by id."""
@@ -167,38 +224,33 @@ class Cluster:
             for node in self.nodes().values()
         )
 
-    def make(self, units: Sequence[Unit], lost: Lost) -> Iterator[list[on_node.Outcome]]:
-        """How each unit's runs ended, in the order of the units; all are made at once, as far as there is room.
+    def _ended(self, units: Sequence[Unit]) -> Iterator[Ended]:
+        """How each unit ended, in their order.
 
         The end of the iteration also ends what is still being made. Raises CanaryError for a unit whose nodes were lost
         `attempts` times, and if no node fits for `wait_minutes`.
         """
-        running = {unit.name: self._submit(unit) for unit in units}
-        attempts = dict.fromkeys(running, 1)
-        units_by_name = {unit.name: unit for unit in units}
+        running = {unit.id: self._submit(unit) for unit in units}
         waiting = Waiting(self)
         try:
             for unit in units:
-                while True:
-                    self._follow(list(running.values()), running[unit.name], waiting)
+                for attempt in range(1, self.needs.attempts + 1):
+                    self._follow(list(running.values()), running[unit.id], waiting)
                     try:
-                        found = self.ray.get(running[unit.name])
+                        found: Ended = self.ray.get(running.pop(unit.id))
                         break
                     except self._losses() as error:
                         why = one_line(error, 160)
-                    now = units_by_name[unit.name]
-                    lost(now.id, why)
-                    if attempts[unit.name] >= self.needs.attempts:
+                    self._forget(unit, why)
+                    if attempt == self.needs.attempts:
                         raise CanaryError(
-                            f"{unit.name}: its node was lost {attempts[unit.name]} times ({why}); expected nodes that "
-                            "stay; look at the cluster's events"
+                            f"{unit.name}: its node was lost {attempt} times ({why}); expected nodes that stay; look "
+                            "at the cluster's events"
                         )
-                    attempts[unit.name] += 1
                     self.say(f"{unit.name}: its node was lost; making it again, whole")
-                    units_by_name[unit.name] = replace(now, id=uuid.uuid4().hex, node="")
-                    running[unit.name] = self._submit(units_by_name[unit.name])
-                del running[unit.name]
-                yield [on_node.Outcome(**one) for one in found]
+                    unit = replace(unit, id=uuid.uuid4().hex, node="")
+                    running[unit.id] = self._submit(unit)
+                yield found
         finally:
             self._end(list(running.values()))
 
@@ -210,7 +262,7 @@ class Cluster:
         options = {**self.resources(), "scheduling_strategy": strategy, "name": unit.name}
         # A fresh process for each, so that no unit inherits what another left in the environment.
         remote = self.ray.remote(max_retries=0, max_calls=1, **options)(_on_node())
-        return remote.remote(ROOT, json_of(unit))
+        return remote.remote(ROOT, wired(unit))
 
     def _follow(self, all_of_them: Sequence[Any], wanted: Any, waiting: Waiting) -> None:
         """Wait until the wanted task has ended, watching over all of them for want of nodes."""
@@ -275,28 +327,42 @@ class Waiting:
             )
 
 
-def json_of(unit: Unit) -> dict[str, Any]:
-    """What is sent to the node."""
+def wired(unit: Unit) -> dict[str, Any]:
+    """What is sent to the node. The specs are opaque until the node has our package on its path."""
     handed_on = {key: value for key, value in os.environ.items() if key.startswith(HANDED_ON) and key not in KEPT_HERE}
-    return {
-        "id": unit.id,
-        "environment": handed_on,
-        "folder": str(Path.cwd()),
-        "tasks": [{"entry": task.entry, "arguments": dict(task.arguments)} for task in unit.tasks],
-    }
+    folder = str(Path.cwd())
+    return {"id": unit.id, "environment": handed_on, "folder": folder, "specs": pickle.dumps(unit.specs)}
 
 
-def _on_node() -> Callable[[str, Mapping[str, Any]], list[dict[str, Any]]]:
+def _on_node() -> Callable[[str, Mapping[str, Any]], Ended]:
     """The function that a node calls. It is sent by value, as the package need not be on the path of the node's
     Python."""
 
-    def perform(root: str, unit: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def perform(root: str, unit: Mapping[str, Any]) -> Ended:
         import ray
 
         if root not in sys.path and Path(root, "canary_mlflow").is_dir():
             sys.path.insert(0, root)
-        from canary_mlflow.launching.on_node import perform as carry_out
+        from canary_mlflow.launching.cluster import carry_out
 
         return carry_out(unit, ray.get_runtime_context().get_node_id())
 
     return perform
+
+
+def carry_out(unit: Mapping[str, Any], node: str) -> Ended:
+    """Make a unit's runs on this node, in turn. An error that no run has recorded ends the unit; a run that broke off,
+    or code that is not available, does not: the other side of a pair is still needed."""
+    from canary_mlflow.tracking.stores.store import prepare_store
+
+    os.environ.update(unit["environment"])
+    if Path(unit["folder"]).is_dir():  # by a shared path; else where the runtime environment has put the code
+        os.chdir(unit["folder"])
+    tags = {CLUSTER_NODE: node, CLUSTER_UNIT: str(unit["id"])}
+    results: list[Result] = []
+    try:
+        for spec in pickle.loads(unit["specs"]):
+            results.append(made(prepare_store(spec.store), replace(spec, tags={**spec.tags, **tags})))
+    except CanaryError as error:
+        return node, results, error
+    return node, results, None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -14,44 +14,22 @@ import yaml
 
 from canary_mlflow.errors import UsageError, one_line
 from canary_mlflow.files.documents import read_yaml
-from canary_mlflow.launching.makers import same_hardware
-from canary_mlflow.launching.revisions import SIDES, Revision, Trial, ended_afterwards, first_pairs
+from canary_mlflow.launching.added_runs import same_hardware
+from canary_mlflow.launching.revisions import POLICY_FILE, SIDES, Revision, Trial, ended_afterwards, first_pairs
 from canary_mlflow.launching.sources import Source
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.judging.looks import looks_taken
 from canary_mlflow.registry.sessions.leftovers import clear
 from canary_mlflow.tags import OURS, OVERRIDES, SIDE, VERDICT
-from canary_mlflow.tracking.stores.session import active_run, child_runs, log_tags
-from gates.model.policy import Policy, policy_to_dict
+from canary_mlflow.tracking.stores.session import active_run, child_runs
+from gates.model.policy import Policy
 from gates.model.verdict import Outcome
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-POLICY_FILE = "policy.yaml"
 
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """What was begun: side → revision, side → session, the overrides and the policy of both."""
-
-    parent: str
-    revisions: dict[str, Revision]
-    sessions: dict[str, str]
-    overrides: tuple[str, ...]
-    policy: Policy
-
-
-def keep(trial: Trial, revisions: dict[str, Revision], policy: Policy) -> None:
-    """Record what a continuation needs: commits, because branches move, and the whole policy, because files change."""
-    names = {f"{OURS}{side}": f"{revisions[side].name} {revisions[side].commit}" for side in SIDES}
-    log_tags(trial.client, trial.parent, {**names, OVERRIDES: trial.overrides})
-    trial.client.log_text(trial.parent, yaml.safe_dump(policy_to_dict(policy), sort_keys=False), POLICY_FILE)
-    for side, session in trial.sessions.items():
-        log_tags(trial.client, session, {SIDE: side})
-
-
-def recorded(client: MlflowClient, run_id: str) -> Comparison:
+def recorded(client: MlflowClient, run_id: str) -> Trial:
     """The comparison that a run is the parent of. Raises UsageError for another run, or one that was decided."""
     run = active_run(client, run_id)
     tags = run.data.tags
@@ -63,7 +41,8 @@ def recorded(client: MlflowClient, run_id: str) -> Comparison:
     if (verdict := tags.get(VERDICT)) in (Outcome.PASS, Outcome.BLOCK):
         raise UsageError(f"--continue {run_id}: it was decided: {verdict}; expected one that is open")
     named = {side: tags[f"{OURS}{side}"].rpartition(" ") for side in SIDES}
-    return Comparison(
+    return Trial(
+        client=client,
         parent=run_id,
         revisions={side: Revision(name=name, commit=commit) for side, (name, _, commit) in named.items()},
         sessions=sessions,
@@ -86,12 +65,12 @@ def _policy_of(client: MlflowClient, run_id: str) -> Policy:
         ) from error
 
 
-def pairs_wanted(client: MlflowClient, begun: Comparison, asked: int | None) -> int | None:
+def pairs_wanted(begun: Trial, asked: int | None) -> int | None:
     """The number of pairs to continue to, once, if somebody `asked` for one; None: follow the plan.
 
     Raises UsageError if that many were already judged, or if the plan has no look left.
     """
-    taken = [look.runs for look in looks_taken(client, begun.parent, SIDES[0])]
+    taken = [look.runs for look in looks_taken(begun.client, begun.parent, SIDES[0])]
     least = max([first_pairs(begun.policy) - 1, *taken]) + 1
     if asked is not None and asked < least:
         raise UsageError(f"--pairs {asked}: expected at least {least}; {max(taken, default=0)} pairs have been judged")
@@ -104,21 +83,15 @@ def pairs_wanted(client: MlflowClient, begun: Comparison, asked: int | None) -> 
 
 
 @contextmanager
-def taken_up(client: MlflowClient, begun: Comparison, sources: dict[str, Source]) -> Iterator[Trial]:
+def taken_up(begun: Trial, sources: dict[str, Source]) -> Iterator[Trial]:
     """The trial that was begun, reopened for the length of a block. Raises UsageError on another machine than that of
     its runs."""
-    trial = Trial(
-        client=client,
-        parent=begun.parent,
-        sessions=begun.sessions,
-        sources=sources,
-        overrides=shlex.join(begun.overrides),
-    )
-    for run in [run for version in trial.versions() for run in version.runs][:1]:
+    client = begun.client
+    for run in [run for version in begun.versions() for run in version.runs][:1]:
         same_hardware(f"--continue {begun.parent}", run)
     ids = (begun.parent, *begun.sessions.values())
     clear(client)
     with ended_afterwards(client, ids):
         for run_id in ids:
             client.update_run(run_id, "RUNNING")
-        yield trial
+        yield replace(begun, sources=sources)

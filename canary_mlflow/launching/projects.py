@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Container, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import psutil
 
-from canary_mlflow.errors import BrokeOff, CanaryError, NoSource, one_line
+from canary_mlflow.errors import CanaryError, NoSource, one_line
 from canary_mlflow.interpreter import CHOSEN
-from canary_mlflow.launching.sources import ENTRY, Source
+from canary_mlflow.launching.runs import Result, RunSpec
+from canary_mlflow.launching.sources import ENTRY, Source, on_node
 from canary_mlflow.own_cache import own_cache
-from canary_mlflow.tags import FAILURE, FAILURE_REASON, ROLE, SEED
-from canary_mlflow.tracking.describing.failures import UNSTABLE, raised_from
+from canary_mlflow.tags import CLUSTER_NODE, FAILURE, FAILURE_REASON, ROLE, SEED
+from canary_mlflow.tracking.describing.failures import raised_from
 from canary_mlflow.tracking.signals import apart
 from canary_mlflow.tracking.stores.owner import LAUNCHER, scratch, this_process
 from canary_mlflow.tracking.stores.session import NOTHING, close_run, create_child_run, get_run, held, log_tags
@@ -25,47 +27,37 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 
-def launch(
-    client: MlflowClient,
-    source: Source,
-    session: str,
-    *,
-    name: str,
-    role: str,
-    seed: int,
-    like: str = "",
-    overrides: str = "",
-    tags: Mapping[str, str] = NOTHING,
-    begun: str = "",
-) -> str:
-    """Make one run of the session and return its id: with the configuration of the run `like`, or a composed one.
-    `begun`: the id of a run that `begin` has made for it.
+@dataclass(frozen=True, kw_only=True)
+class ProjectRun(RunSpec):
+    """A run of the code of `source`, with the configuration of the run `like`, or one composed of `overrides`."""
 
-    A run that became unstable counts as made. Raises BrokeOff if an exception that it recorded ended it; if something
-    else did, CanaryError, or NoSource for a run with the role `baseline`, which a policy may do without.
-    """
-    run_id = begun or begin(client, session, name=name, role=role, seed=seed, tags=tags)
-    if begun:
-        if get_run(client, begun).info.status != "RUNNING":
-            raise NoSource(f"{name}: run {begun} was ended before it could be made; expected it open")
-        log_tags(client, begun, tags)
-    parameters = {"session": session, "seed": str(seed), "role": role, "like": like, "overrides": overrides}
-    try:
-        with held(client, run_id):
-            run_project(client, source, run_id, parameters)
-    except BaseException as error:
-        # The run has recorded that itself, unless its process never got so far.
-        close_run(client, run_id, *_ending(client, run_id, error))
-        if not isinstance(error, CanaryError):
-            raise
+    makes: ClassVar[str] = "canary_mlflow.launching.projects:launch"
+    source: Source
+    like: str = ""
+    overrides: str = ""
+
+
+def launch(client: MlflowClient, spec: ProjectRun) -> Result:
+    """Make the run. Raises NoSource if its code is not available, or somebody ended the open run before."""
+    with on_node(spec.source, spec.name) if CLUSTER_NODE in spec.tags else nullcontext(spec.source) as source:
+        run_id = spec.run_id
+        if not run_id:
+            run_id = begin(client, spec.session, name=spec.name, role=spec.role, seed=spec.seed, tags=spec.tags)
+        elif get_run(client, run_id).info.status != "RUNNING":
+            raise NoSource(f"{spec.name}: run {run_id} was ended before it could be made; expected it open")
+        else:
+            log_tags(client, run_id, spec.tags)
+        try:
+            with held(client, run_id):
+                run_project(client, source, run_id, spec)
+        except BaseException as error:
+            # The run has recorded that itself, unless its process never got so far.
+            close_run(client, run_id, *_ending(client, run_id, error))
+            if not isinstance(error, CanaryError):
+                raise
     found = get_run(client, run_id).data.tags
     failure, reason = found.get(FAILURE, ""), found.get(FAILURE_REASON, "")
-    if failure and failure not in UNSTABLE:
-        said = f"{name}: run {run_id} broke off ({failure}): {reason or 'its own output above may say why'}"
-        if raised_from(found):
-            raise BrokeOff(said, run_id)
-        raise (NoSource if role == "baseline" else CanaryError)(said)
-    return run_id
+    return Result(seed=spec.seed, run_id=run_id, failure=failure, reason=reason, raised=raised_from(found))
 
 
 def begin(
@@ -75,11 +67,12 @@ def begin(
     return create_child_run(client, session, name, {ROLE: role, SEED: str(seed), **tags}, {})
 
 
-def run_project(client: MlflowClient, source: Source, run_id: str, parameters: Mapping[str, str]) -> None:
+def run_project(client: MlflowClient, source: Source, run_id: str, spec: ProjectRun) -> None:
     """Run the entry point and wait for its end. Raises CanaryError if it did not end well."""
     import mlflow
     from mlflow.exceptions import ExecutionException, MlflowException
 
+    asked = {"session": spec.session, "seed": str(spec.seed), "role": spec.role}
     mine = {child.pid for child in psutil.Process().children(recursive=True)}
     # MLflow makes a folder for what it downloads, and leaves it.
     with _environment(client, source), scratch("project") as kept:
@@ -89,7 +82,7 @@ def run_project(client: MlflowClient, source: Source, run_id: str, parameters: M
                 lambda: mlflow.projects.run(
                     str(source.folder),
                     entry_point=ENTRY,
-                    parameters=dict(parameters),
+                    parameters={**asked, "like": spec.like, "overrides": spec.overrides},
                     backend="local",
                     env_manager=source.env_manager,
                     run_id=run_id,

@@ -5,21 +5,25 @@ from __future__ import annotations
 import filecmp
 import os
 import shlex
+import subprocess
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
-from itertools import groupby
-from operator import itemgetter
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from canary_mlflow import tags
 from canary_mlflow.ci.job import ci_tags
-from canary_mlflow.errors import BrokeOff, NoSource, UsageError
-from canary_mlflow.launching.composing import require_overrides
-from canary_mlflow.launching.projects import launch
-from canary_mlflow.launching.sources import Source, commit_of, installer, worktree
+from canary_mlflow.errors import BrokeOff, NoSource, UsageError, one_line
+from canary_mlflow.files.documents import parse_yaml
+from canary_mlflow.interpreter import CHOSEN
+from canary_mlflow.launching.projects import ProjectRun
+from canary_mlflow.launching.runs import Result, Runner, RunSpec, make_one
+from canary_mlflow.launching.sources import PATIENCE, Source, commit_of, installer, worktree
 from canary_mlflow.registry.judging import records
 from canary_mlflow.registry.judging.looks import Progress, Taken, evidence_of, looks_taken, note_look
 from canary_mlflow.registry.sessions.leftovers import clear
@@ -27,9 +31,9 @@ from canary_mlflow.reports.decision import Decision, Question
 from canary_mlflow.reports.links import run_page
 from canary_mlflow.tracking.reading.histories import session_runs
 from canary_mlflow.tracking.stores.places import without_password
-from canary_mlflow.tracking.stores.session import finish_session, get_run, held, open_session
+from canary_mlflow.tracking.stores.session import finish_session, get_run, held, log_tags, open_session
 from gates.judge import judge
-from gates.model.policy import Policy
+from gates.model.policy import Policy, policy_to_dict
 from gates.model.records import Version
 from gates.model.verdict import Verdict
 from gates.model.wording import listed
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 SIDES = ("baseline", "candidate")
+POLICY_FILE = "policy.yaml"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +84,7 @@ def checked_out(project: Path, revisions: dict[str, Revision], overrides: Sequen
     ):
         sources = {
             side: Source(
+                project=project,
                 folder=folder,
                 env_manager=manager_of(project, folder, f"--{side} {revisions[side]}"),
                 commit=revisions[side].commit,
@@ -93,7 +99,11 @@ def checked_out(project: Path, revisions: dict[str, Revision], overrides: Sequen
 
 @contextmanager
 def open_trial(
-    client: MlflowClient, sources: dict[str, Source], revisions: dict[str, Revision], overrides: Sequence[str]
+    client: MlflowClient,
+    sources: dict[str, Source],
+    revisions: dict[str, Revision],
+    overrides: tuple[str, ...],
+    policy: Policy,
 ) -> Iterator[Trial]:
     """A trial with a session for each side under one parent run, all ended afterwards."""
     name = " against ".join(str(revisions[side]) for side in reversed(SIDES))
@@ -102,8 +112,28 @@ def open_trial(
     sessions = {
         side: open_session(client, "canary", f"{side}: {revisions[side]}", {}, parent_id=parent) for side in SIDES
     }
+    trial = Trial(
+        client=client,
+        parent=parent,
+        revisions=revisions,
+        sessions=sessions,
+        overrides=overrides,
+        policy=policy,
+        sources=sources,
+    )
     with ended_afterwards(client, (parent, *sessions.values())):
-        yield Trial(client=client, parent=parent, sessions=sessions, sources=sources, overrides=shlex.join(overrides))
+        keep(trial)
+        yield trial
+
+
+def keep(trial: Trial) -> None:
+    """Record what a continuation needs: commits, because branches move, and the whole policy, because files change."""
+    names = {f"{tags.OURS}{side}": f"{trial.revisions[side].name} {trial.revisions[side].commit}" for side in SIDES}
+    log_tags(trial.client, trial.parent, {**names, tags.OVERRIDES: shlex.join(trial.overrides)})
+    policy = yaml.safe_dump(policy_to_dict(trial.policy), sort_keys=False)
+    trial.client.log_text(trial.parent, policy, POLICY_FILE)
+    for side, session in trial.sessions.items():
+        log_tags(trial.client, session, {tags.SIDE: side})
 
 
 @contextmanager
@@ -129,31 +159,66 @@ def manager_of(project: Path, folder: Path, whose: str) -> str:
     return "local"
 
 
+def require_overrides(source: Source, overrides: Sequence[str], whose: str) -> None:
+    """Raise UsageError for overrides that the code there refuses, with its message, before anything is made.
+
+    Only if this Python runs that code: another environment reports it in its first run.
+    """
+    if source.env_manager == "local":
+        _compose(source, overrides, whose)
+
+
+def composed(source: Source, overrides: Sequence[str]) -> dict[str, Any]:
+    """The configuration that the code there makes from overrides; empty if this Python does not run that code. Raises
+    UsageError."""
+    if source.env_manager != "local":
+        return {}
+    found = parse_yaml(_compose(source, overrides, "overrides"))
+    return found if isinstance(found, dict) else {}
+
+
+def _compose(source: Source, overrides: Sequence[str], whose: str) -> str:
+    path = os.pathsep.join([str(source.folder), os.environ.get("PYTHONPATH", "")])
+    try:
+        found = subprocess.run(
+            [sys.executable, "-m", "training", *overrides, "--cfg", "job", "--resolve"],
+            cwd=source.folder,
+            env={**os.environ, "PYTHONPATH": path, CHOSEN: source.env_manager},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise UsageError(f"{whose}: its overrides could not be tried: {one_line(error)}; try again") from error
+    if found.returncode == UsageError.exit_code:
+        words = found.stderr.strip().splitlines() or ["its overrides were refused"]
+        raise UsageError(f"{whose}: {words[-1].removeprefix('canary: ')}")
+    return found.stdout
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """Both sides of a comparison that is going on: side → its session, its code."""
+    """A comparison that was begun: of both sides the revision, the session and, while it goes on, the code; the
+    overrides and the policy of both."""
 
     client: MlflowClient
     parent: str
+    revisions: dict[str, Revision]
     sessions: dict[str, str]
-    sources: dict[str, Source]
-    overrides: str
+    overrides: tuple[str, ...]
+    policy: Policy
+    sources: dict[str, Source] = field(default_factory=dict)
 
-    def turns(self, wanted: Sequence[tuple[str, int]]) -> Iterator[tuple[str, int, Callable[[], None]]]:
-        """Runs by side and seed, each with a function that makes it, or raises BrokeOff if an exception ended it."""
-        for side, seed in wanted:
-            yield side, seed, partial(self.make, side, seed)
-
-    def make(self, side: str, seed: int) -> None:
-        """Make one run. Raises BrokeOff if an exception ended it."""
-        launch(
-            self.client,
-            self.sources[side],
-            self.sessions[side],
+    def spec(self, side: str, seed: int) -> RunSpec:
+        """A run of one side."""
+        return ProjectRun(
             name=f"{side} seed {seed}",
-            role="run",
+            store=self.client.tracking_uri,
+            session=self.sessions[side],
             seed=seed,
-            overrides=self.overrides,
+            source=self.sources[side],
+            overrides=shlex.join(self.overrides),
         )
 
     def versions(self) -> tuple[Version, Version]:
@@ -174,14 +239,14 @@ class Trial:
         return [(side, seed) for side, seed in turns if seed not in there[side]]
 
 
-def carry_out(trial: Trial, policy: Policy, say: Callable[[str], None], until: int | None = None) -> Verdict:
+def carry_out(trial: Trial, runner: Runner, say: Callable[[str], None], until: int | None = None) -> Verdict:
     """Take look after look, from two pairs on, until they decide or cannot, or an exception leaves a side open. With
     `until`, take one look, at that many pairs."""
-    taken = [look.runs for look in looks_taken(trial.client, trial.parent, SIDES[0])]
+    policy, taken = trial.policy, [look.runs for look in looks_taken(trial.client, trial.parent, SIDES[0])]
     pairs = until or next(runs for runs in policy.looks.left(taken) if runs >= first_pairs(policy))
     while True:
-        stuck = make(trial, policy, pairs, say)
-        verdict = look_at(trial, policy, pairs)
+        stuck = make(trial, runner, pairs, say)
+        verdict = look_at(trial, pairs)
         if stuck:
             return verdict
         step = next_look(policy, verdict)
@@ -191,34 +256,42 @@ def carry_out(trial: Trial, policy: Policy, say: Callable[[str], None], until: i
         pairs = step.candidate_runs
 
 
-def make(trial: Trial, policy: Policy, pairs: int, say: Callable[[str], None]) -> bool:
+def make(trial: Trial, runner: Runner, pairs: int, say: Callable[[str], None]) -> bool:
     """Make the runs that `pairs` pairs still need; return whether an exception leaves a side open, so that more runs
     would be in vain."""
-    turns = trial.turns(trial.lacking(pairs))
-    for _, both in groupby(turns, key=itemgetter(1)):  # both sides of a seed, then a look at them
-        fine = [attempt(made, f"making a run of the {side}, seed {seed}", say) for side, seed, made in both]
-        if not all(fine):
-            make_again(trial, policy, say)
+    lacking = trial.lacking(pairs)
+    left, broken = Counter(seed for _, seed in lacking), set[int]()
+    for spec, result in runner.make(_wanted(trial, lacking, say)):
+        left[spec.seed] -= 1
+        if not _went_well(spec, result, say):
+            broken.add(spec.seed)
+        if spec.seed in broken and not left[spec.seed]:  # both sides of a seed are made, then a look at them
+            make_again(trial, runner, say)
             if any(map(stays_open, trial.versions())):
                 return True
-    make_again(trial, policy, say)
+    make_again(trial, runner, say)
     return False
 
 
-def attempt(make: Callable[[], None], what: str, say: Callable[[str], None]) -> bool:
-    """Make a run; return whether it ended without an exception."""
-    say(what)
+def _wanted(trial: Trial, lacking: Sequence[tuple[str, int]], say: Callable[[str], None]) -> Iterator[RunSpec]:
+    for side, seed in lacking:
+        say(f"making a run of the {side}, seed {seed}")
+        yield trial.spec(side, seed)
+
+
+def _went_well(spec: RunSpec, result: Result, say: Callable[[str], None]) -> bool:
+    """Whether a run ended without an exception of its code. Raises CanaryError for what else ended it."""
     try:
-        make()
+        result.require_end(spec)
     except BrokeOff as error:
         say(str(error))
         return False
     return True
 
 
-def look_at(trial: Trial, policy: Policy, pairs: int) -> Verdict:
+def look_at(trial: Trial, pairs: int) -> Verdict:
     """Judge the existing runs with what earlier looks have left of the error levels, and record this look."""
-    sides = trial.versions()
+    sides, policy = trial.versions(), trial.policy
     evidence = evidence_of(run.run_id for side in sides for run in side.runs)
     now = Taken(runs=pairs, evidence=evidence)
     before = Progress(now=now, taken=looks_taken(trial.client, trial.parent, SIDES[0])).before
@@ -236,23 +309,24 @@ def look_at(trial: Trial, policy: Policy, pairs: int) -> Verdict:
     return replace(verdict, notes=(*verdict.notes, *notes))
 
 
-def make_again(trial: Trial, policy: Policy, say: Callable[[str], None]) -> None:
+def make_again(trial: Trial, runner: Runner, say: Callable[[str], None]) -> None:
     """Repeat runs whose clock does not count, on either side."""
     while True:
         baseline, candidate = trial.versions()
         invalid = {
-            "baseline": to_run_again(policy, candidate.runs, baseline),
-            "candidate": to_run_again(policy, baseline.runs, candidate),
+            "baseline": to_run_again(trial.policy, candidate.runs, baseline),
+            "candidate": to_run_again(trial.policy, baseline.runs, candidate),
         }
         if not any(invalid.values()):
             return
         for side, seeds in invalid.items():
             for seed, reason in seeds.items():
-                again = partial(trial.make, side, seed)
-                attempt(again, f"making the {side}'s run of seed {seed} again: it {reason}", say)
+                say(f"making the {side}'s run of seed {seed} again: it {reason}")
+                spec = trial.spec(side, seed)
+                _went_well(spec, make_one(runner, spec), say)
 
 
-def report(trial: Trial, revisions: dict[str, Revision], verdict: Verdict) -> Decision:
+def report(trial: Trial, verdict: Verdict) -> Decision:
     """The decision, written on the parent run."""
     page = run_page(get_run(trial.client, trial.parent).info.experiment_id, trial.parent)
     decision = Decision(
@@ -262,8 +336,8 @@ def report(trial: Trial, revisions: dict[str, Revision], verdict: Verdict) -> De
         session_id=trial.parent,
         store=without_password(trial.client.tracking_uri),
         page=page,
-        baseline_label=str(revisions["baseline"]),
-        candidate_label=str(revisions["candidate"]),
+        baseline_label=str(trial.revisions["baseline"]),
+        candidate_label=str(trial.revisions["candidate"]),
     )
     records.publish(trial.client, decision)
     return decision

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
@@ -18,16 +18,17 @@ from canary_mlflow.tracking.experiment import is_project
 from canary_mlflow.tracking.stores.owner import CHECKOUT, scratch
 
 ENTRY = "again"
-FETCH_SECONDS = 60
+PATIENCE = 120  # seconds that git, or the code of a revision, has to answer
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
     """A folder with the code, and how MLflow Projects finds its Python: local (the one that runs this), uv, virtualenv.
 
-    `commit` and `here` (this checkout, not a worktree) are only shown to people.
+    `project`: the checkout; `here`: the folder is that one, not a worktree of it.
     """
 
+    project: Path
     folder: Path
     env_manager: str
     commit: str
@@ -57,7 +58,7 @@ def source_of(project: Path, environment: Mapping[str, str], whose: str) -> Iter
         raise NoSource(f"{whose}: its runs carry no git commit; expected one; train it from a checkout")
     manager = manager_for(environment, whose)
     if all(environment.get(key) == now.get(key) for key in ("git_commit", "git_dirty", "git_diff")):
-        yield Source(folder=project, env_manager=manager, commit=commit, here=True)
+        yield Source(project=project, folder=project, env_manager=manager, commit=commit, here=True)
         return
     if environment.get("git_dirty") != "false":
         raise NoSource(
@@ -65,7 +66,20 @@ def source_of(project: Path, environment: Mapping[str, str], whose: str) -> Iter
             "commit; commit before you train"
         )
     with worktree(project, commit, whose) as folder:
-        yield Source(folder=folder, env_manager=manager, commit=commit, here=False)
+        yield Source(project=project, folder=folder, env_manager=manager, commit=commit, here=False)
+
+
+@contextmanager
+def on_node(source: Source, whose: str) -> Iterator[Source]:
+    """The same code on a node of a cluster, which has the checkout by the same path: there, or in a worktree of the
+    node's own. Raises NoSource."""
+    if not is_project(place := source.project):
+        raise NoSource(f"{whose}: the node has no {place}; expected the checkout at the same path on every node")
+    if source.here:
+        yield source
+        return
+    with worktree(source.project, source.commit, whose) as folder:
+        yield replace(source, folder=folder)
 
 
 @contextmanager
@@ -151,7 +165,7 @@ def _fetched(project: Path, revision: str, whose: str) -> bool:
 def _git(project: Path, *command: str, whose: str) -> str:
     try:
         done = subprocess.run(
-            ["git", "-C", str(project), *command], capture_output=True, text=True, timeout=FETCH_SECONDS, check=True
+            ["git", "-C", str(project), *command], capture_output=True, text=True, timeout=PATIENCE, check=True
         )
     except subprocess.CalledProcessError as error:
         raise NoSource(f"{whose}: git {command[0]}: {' '.join(error.stderr.split())[:200]}") from error

@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 from canary_mlflow.errors import CanaryError
-from canary_mlflow.launching.cluster import Cluster, Needs, Task, Unit
+from canary_mlflow.launching.cluster import Cluster, Needs
+from canary_mlflow.launching.runs import Result, RunSpec
+from canary_mlflow.tags import CLUSTER_UNIT
+from canary_mlflow.tracking.stores.session import child_runs
 
 NODE = {"NodeID": "n", "Alive": True, "Resources": {"CPU": 2.0}, "NodeManagerHostname": "here"}
 LOSSES = (
@@ -59,33 +62,56 @@ def _strategies(monkeypatch: pytest.MonkeyPatch) -> None:
     sys.modules["ray.util.scheduling_strategies"].NodeAffinitySchedulingStrategy = object  # type: ignore[attr-defined]
 
 
-def cluster(ray: MadeUp, said: list[str] | None = None) -> Cluster:
-    return Cluster(ray, Needs(attempts=2), (said if said is not None else []).append)
+def cluster(ray: MadeUp, client: Any = None, said: list[str] | None = None) -> Cluster:
+    return Cluster(ray, client, Needs(attempts=2), (said if said is not None else []).append)
 
 
-def units(count: int) -> list[Unit]:
-    return [Unit(name=f"seed {number}", tasks=(Task(entry="m:f", arguments={}),)) for number in range(count)]
+def specs(count: int, session: str = "") -> list[RunSpec]:
+    return [RunSpec(name=f"run {seed}", store="", session=session, seed=seed) for seed in range(count)]
+
+
+def ended(*seeds: int, error: CanaryError | None = None) -> Any:
+    return "n", [Result(seed=seed, run_id=str(seed)) for seed in seeds], error
 
 
 def test_only_what_still_runs_is_cancelled() -> None:
-    ray = MadeUp([{"node": "n", "returned": 1}], [{"node": "n", "returned": 2}], None)
-    for (outcome,) in cluster(ray).make(units(3), lambda unit, why: None):
-        assert outcome.returned == 1
+    ray = MadeUp(ended(0), ended(1), None)
+    for _, result in cluster(ray).make(specs(3)):
+        assert result.run_id == "0"
         break  # as one does whose run broke off; the second has ended unseen, the third runs
     assert set(ray.cancelled) == {2}
 
 
-def test_a_unit_of_a_lost_node_is_made_again_under_another_id() -> None:
-    gone = MadeUp.exceptions.NodeDiedError("the node died")
-    ray, lost, said = MadeUp(gone, [{"node": "n", "returned": 1}]), [], list[str]()
-    ((outcome,),) = cluster(ray, said).make(units(1), lambda unit, why: lost.append((unit, why)))
-    assert outcome.returned == 1
-    assert lost == [(ray.units[0], "the node died")]
+def test_the_sides_of_a_seed_go_to_one_node_and_an_error_there_ends_them() -> None:
+    ray = MadeUp(ended(0, 0), ended(1, error=CanaryError("its store is full")))
+    made = cluster(ray).make([*specs(1), *specs(2), specs(2)[1]])
+    assert [next(made)[1].seed for _ in range(3)] == [0, 0, 1]
+    with pytest.raises(CanaryError, match="its store is full"):
+        next(made)
+    assert len(ray.units) == 2
+
+
+def test_a_unit_of_a_lost_node_is_made_again_under_another_id(recorded: Any) -> None:
+    session = recorded.session(runs=0)
+
+    class Losing(MadeUp):
+        def get(self, task: int) -> Any:
+            tags = {CLUSTER_UNIT: self.units[task]}
+            recorded.run(session, 0, slower=1.0, tags=tags, nan_at=None, without=())
+            return super().get(task)
+
+    gone, said = MadeUp.exceptions.NodeDiedError("the node died"), list[str]()
+    ray = Losing(gone, ended(0))
+    ((_, result),) = cluster(ray, recorded.client, said).make(specs(1, session))
+    assert result.run_id == "0"
     assert ray.units[1] != ray.units[0]
-    assert said == ["seed 0: its node was lost; making it again, whole"]
+    assert "run 0: its node was lost; making it again, whole" in said
+    tags = [run.data.tags for run in child_runs(recorded.client, session)]
+    assert [tag.get("canary.failure", "") for tag in tags if tag[CLUSTER_UNIT] == ray.units[0]] == ["interrupted"]
+    assert [tag.get("canary.failure", "") for tag in tags if tag[CLUSTER_UNIT] == ray.units[1]] == [""]
 
 
 def test_nodes_that_are_lost_again_and_again_end_the_session() -> None:
     gone = MadeUp.exceptions.NodeDiedError("the node died")
     with pytest.raises(CanaryError, match="its node was lost 2 times"):
-        list(cluster(MadeUp(gone, gone)).make(units(1), lambda unit, why: None))
+        list(cluster(MadeUp(gone, gone)).make(specs(1)))

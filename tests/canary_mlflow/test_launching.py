@@ -26,8 +26,9 @@ from workplace import Workplace
 
 from canary_mlflow.cli import canary
 from canary_mlflow.errors import NoSource, UsageError
-from canary_mlflow.launching.makers import Launched
-from canary_mlflow.launching.projects import launch
+from canary_mlflow.launching.added_runs import AddedRuns, run_champion
+from canary_mlflow.launching.projects import ProjectRun, launch
+from canary_mlflow.launching.runs import Here, Result, make_one
 from canary_mlflow.launching.sources import Source, commit_of, installer, source_of, worktree
 from canary_mlflow.registry.acts.by_hand import bless
 from canary_mlflow.tracking.describing.fingerprint import git, hardware, packages
@@ -129,15 +130,15 @@ def recorded_runs(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Runs that `canary ab` records instead of trains, its candidate's 15 % slower: which, in their order."""
     calls: list[str] = []
 
-    def record(client: MlflowClient, source: Any, session: str, *, seed: int, **_: Any) -> str:
-        side = client.get_run(session).data.tags["mlflow.runName"].partition(":")[0]
-        calls.append(f"{side[0]}{seed}")
+    def record(client: MlflowClient, spec: ProjectRun) -> Result:
+        side = client.get_run(spec.session).data.tags["mlflow.runName"].partition(":")[0]
+        calls.append(f"{side[0]}{spec.seed}")
         slower = 1.15 if side == "candidate" else 1.0
         here = {f"canary.hardware.{key}": value for key, value in hardware("cpu").items()}
-        run_id = recorded.run(session, seed, slower=slower, tags=here, nan_at=None, without=())
-        return str(run_id)
+        run_id = recorded.run(spec.session, spec.seed, slower=slower, tags=here, nan_at=None, without=())
+        return Result(seed=spec.seed, run_id=run_id)
 
-    monkeypatch.setattr("canary_mlflow.launching.revisions.launch", record)
+    monkeypatch.setattr("canary_mlflow.launching.projects.launch", record)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "recorded")
     monkeypatch.setenv("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # as the command's own process does it
     return calls
@@ -446,12 +447,14 @@ def test_one_run_of_each_side_in_its_own_code(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     champion, candidate = (read_version(session.client, session.model, number).runs for number in ("1", "2"))
     parent = session.tags("2")["canary.session_id"]
+    bless(session.client, session.model, "1", "a baseline for the test")
+    session.client.set_tag(parent, "canary.model_name", session.model)
     mine = tuple(replace(run, hardware={"backend": "cpu"}) for run in candidate)  # recorded on a test's CPU
     environment = dict(os.environ)
-    with Launched(session.client, parent, "v2", mine) as maker:
-        maker.prepare_fresh("1", champion)
-        maker.fresh("1", 7)
-        maker.candidate(7)
+    here = Here(session.client)
+    with AddedRuns(session.client, parent, "v2", mine) as added:
+        assert run_champion(added, here, "1", champion, 7) == ""
+        assert make_one(here, spec := added.candidate(7)).failure == "", spec
     (beside,) = fresh_runs(session.client, parent, "1")
     added = session_runs(session.client, parent)[-1]
     assert [run.seed for run in (beside, added)] == [7, 7]
@@ -496,8 +499,9 @@ def test_no_revision_trains_on_the_tokens_of_another(
         (folder / "words.py").write_text(f"def ids(row):\n    return [{token}]\n")
         made = commit(folder, f"token {token}")
         with worktree(folder, made, "--candidate") as place:
-            source = Source(folder=place, env_manager="local", commit=made, here=False)
-            launch(recorded.client, source, session, name="one", role="run", seed=0)
+            source = Source(project=folder, folder=place, env_manager="local", commit=made, here=False)
+            spec = ProjectRun(name="one", store=recorded.uri, session=session, seed=0, source=source)
+            launch(recorded.client, spec)
     assert Path(f"{rows}.seen").read_text().split() == ["[1]", "[2]", "[1]"]
 
 
@@ -506,10 +510,10 @@ def test_another_machine_is_refused_before_anything_is_made(session: Any) -> Non
     runs = read_version(session.client, session.model, "2").runs
     before = len(child_runs(session.client, parent))
     with (
-        Launched(session.client, parent, "v2", runs) as maker,
+        AddedRuns(session.client, parent, "v2", runs) as added,
         pytest.raises(UsageError, match="expected test CPU, which its runs were made on"),
     ):
-        maker.candidate(8)
+        added.candidate(8)
     assert len(child_runs(session.client, parent)) == before
 
 

@@ -10,15 +10,16 @@ from click.testing import CliRunner
 from recorded import RAISED
 
 from canary_mlflow.cli import canary
-from canary_mlflow.errors import BrokeOff
 from canary_mlflow.launching.revisions import Revision, Trial, carry_out, first_pairs, report
+from canary_mlflow.launching.runs import Here, Result, RunSpec
 from canary_mlflow.policies import load_policy
+from canary_mlflow.tracking.describing.failures import raised_from
 from gates.model.verdict import Outcome, ReasonCode
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recording(Trial):
-    """Runs that are recorded instead of trained."""
+class Recording(Trial, Here):
+    """Both sides, and the runner of their runs: these are recorded instead of trained."""
 
     recorded: Any
     slower: float
@@ -26,13 +27,16 @@ class Recording(Trial):
     calls: list[str] = field(default_factory=list)
     raising: tuple[str, ...] = ()  # the calls that an exception ends; by side and seed, each time
 
-    def make(self, side: str, seed: int) -> None:
-        self.calls.append(call := f"{side[0]}{seed}")
-        slower = self.slower if side == "candidate" else 1.0
-        tags = self.tags | (RAISED if call in self.raising else {})
-        run_id = self.recorded.run(self.sessions[side], seed, slower=slower, tags=tags, nan_at=None, without=())
-        if call in self.raising:
-            raise BrokeOff(f"run {run_id} broke off (error)", run_id)
+    def spec(self, side: str, seed: int) -> RunSpec:
+        return RunSpec(name=side, store="", session=self.sessions[side], seed=seed)
+
+    def one(self, spec: RunSpec) -> Result:
+        self.calls.append(call := f"{spec.name[0]}{spec.seed}")
+        slower = self.slower if spec.name == "candidate" else 1.0
+        raised = RAISED if call in self.raising else {}
+        tags = self.tags | raised
+        run_id = self.recorded.run(spec.session, spec.seed, slower=slower, tags=tags, nan_at=None, without=())
+        return Result(seed=spec.seed, run_id=run_id, failure="error" if raised else "", raised=raised_from(raised))
 
 
 def trial(recorded: Any, slower: float, **found: str) -> Recording:
@@ -45,9 +49,10 @@ def trial(recorded: Any, slower: float, **found: str) -> Recording:
     return Recording(
         client=client,
         parent=parent,
+        revisions=sides(),
         sessions=sessions,
-        sources={},
-        overrides="",
+        overrides=(),
+        policy=load_policy("smoke"),
         recorded=recorded,
         slower=slower,
         tags={f"canary.{key}": value for key, value in found.items()},
@@ -57,12 +62,12 @@ def trial(recorded: Any, slower: float, **found: str) -> Recording:
 @pytest.mark.parametrize(("slower", "outcome"), [(1.0, Outcome.PASS), (1.5, Outcome.BLOCK)])
 def test_revisions_take_turns_and_are_judged_in_pairs(recorded: Any, slower: float, outcome: Outcome) -> None:
     going = trial(recorded, slower)
-    verdict = carry_out(going, load_policy("smoke"), lambda line: None)
+    verdict = carry_out(going, going, lambda line: None)
     assert going.calls == ["b0", "c0", "c1", "b1", "b2", "c2"]
     assert verdict.outcome is outcome
     cost = next(check for check in verdict.checks if check.metric == "step_cost")
     assert (cost.evidence.paired, cost.evidence.candidate_runs) == (True, 3)
-    decision = report(going, sides(), verdict)
+    decision = report(going, verdict)
     tags = going.client.get_run(going.parent).data.tags
     assert tags["canary.verdict"] == outcome.value
     assert f"**{outcome.value}** HEAD (ffffffffff) against main (ffffffffff)" in tags["mlflow.note.content"]
@@ -75,9 +80,9 @@ def sides() -> dict[str, Revision]:
 
 def test_a_canary_too_short_to_learn_blames_neither_side(recorded: Any) -> None:
     going = trial(recorded, 1.0, learned="false", learned_reason="loss 0.693 to 0.692")
-    verdict = carry_out(going, load_policy("smoke"), lambda line: None)
+    verdict = carry_out(going, going, lambda line: None)
     assert going.calls == ["b0", "c0", "c1", "b1", "b2", "c2"]
-    decision = report(going, sides(), verdict)
+    decision = report(going, verdict)
     assert (decision.exit_code, verdict.reason_code) == (3, ReasonCode.FAILS_ALIKE)
     said = (
         "Not learned: 3 of 3 runs: learned nothing (loss 0.693 to 0.692); so did 3 of 3 of the baseline's: "
@@ -100,8 +105,8 @@ def test_an_exception_ends_a_comparison_and_blocks_where_the_baseline_goes_throu
     recorded: Any, raising: tuple[str, ...], calls: list[str], code: int, said: str
 ) -> None:
     going = replace(trial(recorded, 1.0), raising=raising)
-    verdict = carry_out(going, load_policy("smoke"), lambda line: None)
-    assert (going.calls, report(going, sides(), verdict).exit_code) == (calls, code)
+    verdict = carry_out(going, going, lambda line: None)
+    assert (going.calls, report(going, verdict).exit_code) == (calls, code)
     assert said in verdict.reason
     if code == 1:
         assert verdict.reason_code is ReasonCode.CRASH
@@ -114,7 +119,7 @@ def test_its_sessions_can_be_compared_and_calibrated_and_their_parent_says_which
     going = trial(recorded, 1.0)
     for seed in range(3):
         for side in going.sessions:
-            going.make(side, seed)
+            going.one(going.spec(side, seed))
             recorded.client.set_tag(recorded.children(going.sessions[side])[-1], "canary.tier", "smoke")
     store = ("--tracking-uri", recorded.uri)
     assert CliRunner().invoke(canary, ["compare", *going.sessions.values(), *store]).exit_code == 0

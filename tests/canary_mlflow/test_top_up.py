@@ -28,7 +28,7 @@ def test_added_runs_are_children_of_the_session_and_decide(guarded: Any, late: P
     going = plan(guarded, late)
     decision = going.carry_out()
     assert (decision.verdict.outcome, decision.promoted, decision.verdict.look) == (Outcome.PASS, True, 2)
-    assert going.maker.calls == ["c1", "c2"]
+    assert going.runner.calls == ["c1", "c2"]
     session = guarded.tags(going.version)["canary.session_id"]
     assert sorted(decision.verdict.candidate_runs) == sorted(guarded.children(session))
     assert looks(guarded, session) == {"1": [1, 3]}
@@ -44,7 +44,7 @@ def test_pairs_that_end_side_by_side_are_named_once_all_are_marked(guarded: Any,
 
 def test_a_slowdown_blocks_at_the_look_that_shows_it(guarded: Any, late: Policy) -> None:
     decision = (going := plan(guarded, late, slower=1.5)).carry_out()
-    assert (decision.verdict.outcome, going.maker.calls) == (Outcome.BLOCK, ["c1", "c2"])
+    assert (decision.verdict.outcome, going.runner.calls) == (Outcome.BLOCK, ["c1", "c2"])
     assert guarded.champion() == "1"
 
 
@@ -54,7 +54,7 @@ def test_a_first_look_that_finds_nothing_owes_the_runs_of_a_champion_before_it_i
     going.say = lambda line: seen.append(guarded.champion())
     decision = going.carry_out()
     assert (decision.verdict.outcome, decision.verdict.look, decision.promoted) == (Outcome.PASS, 2, True)
-    assert going.maker.calls == ["c1", "c2"], "as many as the champion that it replaces"
+    assert going.runner.calls == ["c1", "c2"], "as many as the champion that it replaces"
     assert (set(seen), guarded.champion()) == ({"1"}, going.version), "the alias moves after the last of them"
     assert len(decision.verdict.candidate_runs) == 3, "one verdict covers all runs"
 
@@ -71,7 +71,7 @@ def test_an_owed_run_that_diverges_blocks(guarded: Any) -> None:
 def test_a_champion_with_more_runs_than_the_plan_is_replaced_by_as_many(recorded: Any) -> None:
     bless(recorded.client, recorded.model, recorded.version(runs=5), "many runs")
     decision = (going := plan(recorded, load_policy("smoke"))).carry_out()
-    assert (decision.verdict.outcome, decision.promoted, len(going.maker.calls)) == (Outcome.PASS, True, 4)
+    assert (decision.verdict.outcome, decision.promoted, len(going.runner.calls)) == (Outcome.PASS, True, 4)
     assert looks(recorded, recorded.tags(going.version)["canary.session_id"]) == {"1": [1, 5]}
 
 
@@ -85,7 +85,7 @@ def test_a_dry_run_that_finds_nothing_says_what_a_champion_would_need(guarded: A
     going = replace(plan(guarded, load_policy("smoke")), dry_run=True)
     notes = " ".join(going.carry_out().verdict.notes)
     assert "look 1 of 2: nothing found in 1 candidate run, a champion needs 3, would make 2 more runs" in notes
-    assert going.maker.calls == []
+    assert going.runner.calls == []
 
 
 def test_a_version_whose_owed_runs_cannot_be_made_is_not_promoted(guarded: Any) -> None:
@@ -101,14 +101,14 @@ def test_what_no_affordable_number_would_decide_ends_at_once(guarded: Any, late:
     rules = tuple(replace(rule, margin=0.0046) if rule.name == "step_cost" else rule for rule in late.rules)
     going = plan(guarded, replace(late, rules=rules))
     decision = going.carry_out()
-    assert (decision.verdict.outcome, going.maker.calls) == (Outcome.INCONCLUSIVE, [])
+    assert (decision.verdict.outcome, going.runner.calls) == (Outcome.INCONCLUSIVE, [])
     assert "step_cost: no number of runs would decide" in str(decision.verdict.notes), decision.verdict
 
 
 def test_fresh_baseline_runs_come_in_the_order_b_c_c_b(guarded: Any, late: Policy) -> None:
     going = plan(guarded, with_fresh(late), today=1.4)
     decision = going.carry_out()
-    assert going.maker.calls == ["b1", "c1", "c2", "b2"]
+    assert going.runner.calls == ["b1", "c1", "c2", "b2"]
     assert decision.verdict.outcome is Outcome.PASS, "the machine is slower today, for both sides"
     cost = next(check for check in decision.verdict.checks if check.metric == "step_cost")
     assert (cost.evidence.paired, cost.evidence.baseline_runs) == (False, 2), "pairs count from three on"
@@ -131,7 +131,7 @@ def test_fresh_baseline_runs_come_in_the_order_b_c_c_b(guarded: Any, late: Polic
 def test_an_exception_of_an_added_run_is_looked_into(guarded, late, lost, outcome, calls, said) -> None:
     going = plan(guarded, late, raising=(1,), lost=lost)
     decision = going.carry_out()
-    assert (decision.verdict.outcome, going.maker.calls) == (outcome, calls)
+    assert (decision.verdict.outcome, going.runner.calls) == (outcome, calls)
     assert said in decision.verdict.reason
     assert lost in str(decision.verdict.notes)
 
@@ -140,10 +140,10 @@ def test_an_exception_of_an_added_run_is_looked_into(guarded, late, lost, outcom
 def test_the_seed_of_a_run_that_was_broken_off_is_made_again(guarded: Any, late: Policy, failure: str) -> None:
     """The champion's run of that seed would be without a partner for good."""
     going = plan(guarded, late)
-    broken = going.maker.record(1, 1.0, {"canary.failure": failure})
+    broken = going.runner.record(1, 1.0, {"canary.failure": failure})
     guarded.client.set_terminated(broken, "FAILED")
     decision = going.carry_out()
-    assert going.maker.calls == ["c1", "c2"]
+    assert going.runner.calls == ["c1", "c2"]
     assert decision.verdict.outcome is Outcome.PASS
 
 
@@ -154,7 +154,7 @@ def test_the_first_run_gets_its_fresh_one_too_where_it_was_made_here_and_today(g
     assert f"{said} each existing run (seeds 0)" in str(would.verdict.notes)
     going = plan(guarded, with_fresh(late), host=platform.node(), today=1.4)
     decision = going.carry_out()
-    assert going.maker.calls == ["b0", "b1", "c1", "c2", "b2"]
+    assert going.runner.calls == ["b0", "b1", "c1", "c2", "b2"]
     cost = next(check for check in decision.verdict.checks if check.metric == "step_cost")
     assert (cost.evidence.paired, cost.evidence.baseline_runs) == (True, 3)
 
@@ -165,16 +165,16 @@ def test_a_champion_whose_code_is_lost_is_said_and_handled_as_the_policy_says(gu
     decision = going.carry_out()
     assert any("commit 123 is gone" in note for note in decision.verdict.notes)
     if without is WithoutSource.UNPAIRED:
-        assert (decision.verdict.outcome, going.maker.calls) == (Outcome.PASS, ["c1", "c2"])
+        assert (decision.verdict.outcome, going.runner.calls) == (Outcome.PASS, ["c1", "c2"])
     else:
-        assert (decision.verdict.outcome, going.maker.calls) == (Outcome.INCONCLUSIVE, [])
+        assert (decision.verdict.outcome, going.runner.calls) == (Outcome.INCONCLUSIVE, [])
         assert guarded.tags(going.version)["canary.verdict"] == "INCONCLUSIVE"
 
 
 def test_a_dry_run_says_what_would_be_made_and_makes_nothing(guarded: Any, late: Policy) -> None:
     going = replace(plan(guarded, with_fresh(late)), dry_run=True)
     decision = going.carry_out()
-    assert (decision.verdict.outcome, decision.dry_run, going.maker.calls) == (Outcome.INCONCLUSIVE, True, [])
+    assert (decision.verdict.outcome, decision.dry_run, going.runner.calls) == (Outcome.INCONCLUSIVE, True, [])
     assert "would make 2 more runs (seeds 1, 2), each beside a fresh run of the champion (order b c c b)" in str(
         decision.verdict.notes
     )
@@ -203,7 +203,7 @@ def by_the_clock(late: Policy) -> Policy:
 def test_runs_made_again_use_up_no_look(recorded: Any, by_the_clock: Policy) -> None:
     going = contended(recorded, by_the_clock, slower=1.5, sentinels=(0.013, 0.010))
     decision = going.carry_out()
-    assert going.maker.calls == ["c0", "c0", "c1", "c2"]
+    assert going.runner.calls == ["c0", "c0", "c1", "c2"]
     assert (decision.verdict.outcome, decision.verdict.look, decision.verdict.planned_runs) == (Outcome.BLOCK, 2, 3)
 
 
@@ -211,9 +211,9 @@ def test_a_contended_run_is_made_again_twice_and_not_more(recorded: Any, by_the_
     guarded, policy = recorded, by_the_clock
     going = contended(guarded, policy, sentinels=(0.013,))
     decision = going.carry_out()
-    assert going.maker.calls == ["c0", "c0"]
+    assert going.runner.calls == ["c0", "c0"]
     assert decision.verdict.outcome is Outcome.INCONCLUSIVE
     assert "no candidate run has a usable clock" in str([check.reason for check in decision.verdict.checks])
     again = contended(guarded, replace(policy, validity=replace(policy.validity, reruns=0)), sentinels=(0.013,))
     again.carry_out()
-    assert again.maker.calls == []
+    assert again.runner.calls == []

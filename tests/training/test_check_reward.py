@@ -23,9 +23,8 @@ from canary_mlflow.errors import UsageError
 from training.check_reward import pairs_of_data
 from training.datasets import embedded
 from training.errors import SetupError
-from training.reward_checks import CheckResult, Loaded, check, interval, load
-from training.reward_model import reward_folder
-from training.score_heads import untrained
+from training.reward_checks import CheckResult, Loaded, check, interval, load, untrained
+from training.reward_sources import reward_folder
 
 
 def checked(folder: str, *words: str) -> tuple[int, dict[str, Any]]:

@@ -19,12 +19,12 @@ from omegaconf import OmegaConf
 from canary_mlflow.errors import UsageError
 from canary_mlflow.policies import load_watch
 from training.algorithms import NAMES, schemas
-from training.checks import check_values
 from training.command_line import expand, parse
 from training.compose import check, register_schemas, to_config
 from training.config import CanaryConfig
 from training.naming import run_name, run_params, session_name
 from training.plain import read_back, to_plain
+from training.preflight import check_values
 
 ROOT = Path(__file__).resolve().parents[2]
 CONF = ROOT / "conf"

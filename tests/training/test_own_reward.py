@@ -11,7 +11,7 @@ import torch
 from forked_runs import ForkedRuns
 
 from canary_mlflow.errors import UsageError
-from training import own_reward
+from training import reward_sources
 from training.command_line import parse
 from training.compose import check, register_schemas
 from training.config import CanaryConfig
@@ -20,8 +20,7 @@ from training.errors import SetupError
 from training.parts import prepare_inputs
 from training.plain import read_back, to_plain
 from training.preflight import preflight
-from training.rewards import Answers
-from training.scoring import rewards_of, sum_of
+from training.rewards import Answers, rewards_of, sum_of
 from training.workload import describe
 
 MODULE = '''
@@ -99,7 +98,7 @@ def own(name: str) -> tuple[str, str]:
 )
 def test_a_function_that_is_no_reward_is_refused_in_one_line(name: str, said: str) -> None:
     with pytest.raises(SetupError, match=re.escape(said)) as refused:
-        own_reward.attempt(f"own_rewards:{name}", ROWS)
+        reward_sources.try_function(f"own_rewards:{name}", ROWS)
     assert "\n" not in str(refused.value)
     assert f"own_rewards:{name}" in str(refused.value)
 
@@ -127,19 +126,19 @@ def test_a_module_of_the_working_folder_comes_before_an_installed_one(
     (tmp_path / "installed").mkdir()
     (tmp_path / "installed" / "polite_rewards.py").touch()
     (tmp_path / "polite_rewards.py").write_text(MODULE)
-    own_reward.attempt("polite_rewards:short", ROWS)
-    assert own_reward.source_file("polite_rewards:short") == tmp_path / "polite_rewards.py"
+    reward_sources.try_function("polite_rewards:short", ROWS)
+    assert reward_sources.source_file("polite_rewards:short") == tmp_path / "polite_rewards.py"
     (tmp_path / "pytest.py").write_text(MODULE)
     with pytest.raises(SetupError, match="is in use; expected another name"):
-        own_reward.attempt("pytest:short", ROWS)
+        reward_sources.try_function("pytest:short", ROWS)
 
 
 def test_a_module_that_cannot_be_imported_says_why() -> None:
     preflight(composed("algo=grpo", "algo.reward.kind=function", "algo.reward.path=broken_rewards:f"))
     with pytest.raises(SetupError, match="broken_rewards cannot be imported: ModuleNotFoundError: No module named"):
-        own_reward.attempt("broken_rewards:f", ROWS)
+        reward_sources.try_function("broken_rewards:f", ROWS)
     with pytest.raises(SetupError, match="a_script cannot be imported: SystemExit: 2"):
-        own_reward.attempt("a_script:f", ROWS)
+        reward_sources.try_function("a_script:f", ROWS)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from training.errors import InstabilityError, SetupError
 from training.ppo.actor_critic import response_logits
 from training.ppo.generation import Prompts, SamplingSpec, _fixed_cache, response_mask_of, sample
-from training.ppo.keys import Stream, prompt_rows, torch_stream
+from training.ppo.loader import Stream, prompt_rows, torch_stream
 
 CPU = torch.device("cpu")
 TOKENS = 8

@@ -24,8 +24,8 @@ from tiny_ppo import (
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, TrainerCallback
 
 from training.errors import InstabilityError, SetupError
+from training.ppo.actor_critic import load_actor_critic
 from training.ppo.loader import RolloutLoader
-from training.ppo.saving import load_actor_critic
 from training.ppo.trainer import PPOTrainer
 from training.rewards import Answers
 

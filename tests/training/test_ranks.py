@@ -25,12 +25,12 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.tracking.describing.failures import Raised
 from training import devices, peers, process, ranks
 from training.arguments import between_ranks, evaluation_rows
-from training.checks import _check_ranks
 from training.command_line import parse
 from training.compose import check, register_schemas
 from training.config import CanaryConfig, FaultConfig, ParallelConfig
 from training.errors import SetupError
 from training.naming import run_params
+from training.preflight import _check_ranks
 from training.process import RESULT, read_result
 
 HARDWARE = a_config().hardware
@@ -159,7 +159,7 @@ def second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
     monkeypatch.setattr(peers, "PATIENCE", 0.3)
     before = signal.getsignal(signal.SIGTERM)
 
-    def of(end: peers.RankEnd | None, pid: int) -> Path:
+    def of(end: peers.End | None, pid: int) -> Path:
         (tmp_path / "rank-1.pid").write_text(str(pid))
         if end is not None:
             monkeypatch.setenv("RANK", "1")
@@ -173,7 +173,7 @@ def second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
 
 def test_the_first_rank_says_what_ended_the_other(second: Callable[..., Path]) -> None:
     raised = Raised(kind="MemoryError", place="reward.py:3 in score", outside="")
-    folder = second(peers.RankEnd(failure="oom", reason="MemoryError", raised=raised), os.getpid())
+    folder = second(peers.End(failure="oom", reason="MemoryError", raised=raised), os.getpid())
     found = peers.first_failure(folder, GLOO)
     assert isinstance(found, peers.PeerFailed)
     assert (found.end.failure, found.end.raised) == ("oom", raised)
@@ -186,10 +186,10 @@ def test_a_rank_that_is_gone_is_lost_and_one_that_was_stopped_too_is_not(second:
     gone.wait()
     assert isinstance(peers.first_failure(second(None, gone.pid), GLOO), peers.RankLost)
     assert peers.first_failure(second(None, os.getpid()), GLOO) is GLOO  # it lives: nothing is known
-    stopped = peers.first_failure(second(peers.RankEnd(failure="interrupted", secondary=True), gone.pid), GLOO)
+    stopped = peers.first_failure(second(peers.End(failure="interrupted", secondary=True), gone.pid), GLOO)
     assert isinstance(stopped, peers.PeerFailed)
     assert stopped.end.failure == "interrupted"
-    lost = peers.RankEnd(failure="error", secondary=True)  # the ranks lost each other
+    lost = peers.End(failure="error", secondary=True)  # the ranks lost each other
     assert peers.first_failure(second(lost, gone.pid), GLOO) is GLOO
 
 
@@ -197,9 +197,9 @@ def test_the_launcher_names_the_rank_that_was_killed_where_the_run_left_no_word(
     failures = {0: SimpleNamespace(exitcode=1, timestamp=1), 1: SimpleNamespace(exitcode=-9, timestamp=2)}
     error = SimpleNamespace(failures=failures)
     ranks._bury(tmp_path, error, 2)
-    found = read_result(tmp_path / RESULT, "r", 0)
-    assert (found.failure, found.raised) == ("error", None)
-    assert found.reason.startswith("rank 1 of 2: its process was killed by SIGKILL")
+    found = read_result(tmp_path / RESULT)
+    assert (found["failure"], found["raised"]) == ("error", None)
+    assert found["reason"].startswith("rank 1 of 2: its process was killed by SIGKILL")
     (tmp_path / RESULT).write_text(json.dumps({"failure": "oom"}))
     ranks._bury(tmp_path, error, 2)
     assert json.loads((tmp_path / RESULT).read_text()) == {"failure": "oom"}

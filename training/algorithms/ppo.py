@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from training.parts import Parts
     from training.ppo.settings import PPOConfig
 
-STACK = ("training.ppo.trainer", "training.scoring")
+STACK = ("training.ppo.trainer", "training.rewards")
 WORK = ("ppo_epochs", "num_minibatches", "max_new_tokens", "max_prompt_length", "value_head")
 
 
@@ -82,7 +82,7 @@ def build(
     device; warm-up counts optimizer steps: ppo_epochs x num_minibatches per iteration.
     """
     from training.ppo.trainer import PPOTrainer
-    from training.scoring import prompts_of, rewards_of, sum_of
+    from training.rewards import prompts_of, rewards_of, sum_of
 
     return PPOTrainer(
         model=parts.model,

@@ -1,14 +1,22 @@
-"""The one module that PPO trains: a policy and its value head, forwarded together."""
+"""The one module that PPO trains: a policy and its value head, run over answers together, and saved together."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
+from transformers.trainer import TRAINING_ARGS_NAME
 
 from training.errors import SetupError
+from training.ppo.losses import token_entropy, token_logps
+from training.ppo.rollout import Scored, attention_mask_of
+from training.rewards import Answers
 
 
 def position_ids_of(attention_mask: torch.Tensor) -> torch.Tensor:
@@ -123,3 +131,93 @@ def without_dropout(model: ActorCritic) -> ActorCritic:
         if isinstance(getattr(module, "attention_dropout", None), float):
             module.attention_dropout = 0.0
     return model
+
+
+@torch.no_grad()
+def score_answers(
+    model: ActorCritic,
+    reference: Any,
+    answers: Answers,
+    *,
+    rows: int,
+    temperature: float,
+    autocast: Callable[[], AbstractContextManager[None]],
+) -> Scored:
+    """Log-probabilities, values and entropy [R, T], computed in micro-batches of `rows`.
+
+    Computed with the update's own shape, padding and code, so that the first ratio is exactly 1; the log-probabilities
+    seen while sampling are off by up to 1e-6 (bf16: 2e-3). reference is None if the policy with its adapters disabled
+    is the reference.
+    """
+    input_ids = torch.cat([answers.prompt_ids, answers.response_ids], dim=1)
+    mask = attention_mask_of(answers)
+    parts: list[tuple[torch.Tensor, ...]] = []
+    for index in torch.arange(len(input_ids), device=mask.device).split(rows):
+        responses = answers.response_ids[index]
+        inputs = (input_ids[index], mask[index], responses.shape[1])
+        # Nothing autocasts by itself outside the prepared module, and without it the first KL would not be 0.
+        with autocast():
+            logits, values = model(*inputs)
+        old_logps, entropy = token_logps(logits, responses, temperature), token_entropy(logits, temperature)
+        del logits  # before the reference's are made: each is as large as a small model
+        with autocast():
+            base = _reference_logits(model, reference, inputs)
+        parts.append((old_logps, token_logps(base, responses, temperature), values, entropy))
+    old_logps, ref_logps, values, entropy = (torch.cat(column) for column in zip(*parts, strict=True))
+    return Scored(old_logps=old_logps, ref_logps=ref_logps, values=values, entropy=entropy)
+
+
+def _reference_logits(model: ActorCritic, reference: Any, inputs: tuple[torch.Tensor, torch.Tensor, int]) -> Any:
+    if reference is not None:
+        return response_logits(reference, *inputs)
+    with model.policy.disable_adapter():
+        return response_logits(model.policy, *inputs)
+
+
+VALUE_FILE = "value_head.safetensors"
+
+
+def save_checkpoint(model: ActorCritic, tokenizer: Any, args: Any, folder: Path) -> None:
+    """Write everything that a checkpoint folder holds, except Trainer's own state."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_actor_critic(model, folder)
+    tokenizer.save_pretrained(folder)
+    torch.save(args, folder / TRAINING_ARGS_NAME)
+
+
+def save_actor_critic(model: ActorCritic, folder: Path) -> None:
+    """Write the policy (adapter or full model) and the value head; Trainer itself would write neither in a loadable
+    form."""
+    model.policy.save_pretrained(folder)
+    tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items() if not _of_policy(name)}
+    save_file(tensors, folder / VALUE_FILE)
+
+
+def load_actor_critic(model: ActorCritic, folder: Path) -> None:
+    """Read what save_actor_critic wrote, bit for bit, into a module built the same way.
+
+    Raises SetupError if files are missing or do not fit.
+    """
+    if not (folder / VALUE_FILE).is_file():
+        raise SetupError(f"{folder} has no {VALUE_FILE}; expected a PPO checkpoint")
+    if hasattr(model.policy, "peft_config"):
+        _load_adapter(model.policy, folder)
+    else:
+        # Not load_file: transformers renames weights on disk (NeoX: lm_head is embed_out there).
+        stored = type(model.policy).from_pretrained(folder, dtype=model.policy.dtype)
+        model.policy.load_state_dict(stored.state_dict())
+    rest = load_file(folder / VALUE_FILE)
+    result = model.load_state_dict(rest, strict=False)
+    missing = [name for name in result.missing_keys if not _of_policy(name)]
+    if missing or result.unexpected_keys:
+        raise SetupError(f"{folder / VALUE_FILE} does not fit: {[*missing, *result.unexpected_keys][:3]}")
+
+
+def _load_adapter(policy: Any, folder: Path) -> None:
+    from peft import load_peft_weights, set_peft_model_state_dict
+
+    set_peft_model_state_dict(policy, load_peft_weights(str(folder), device=str(next(policy.parameters()).device)))
+
+
+def _of_policy(name: str) -> bool:
+    return name.startswith("policy.")

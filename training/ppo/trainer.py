@@ -2,29 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import Trainer, TrainerCallback
+from transformers.trainer_callback import ExportableState
 
-from training.errors import SetupError
-from training.ppo.actor_critic import ActorCritic, build_actor_critic, reference_of
-from training.ppo.answering import Answerer, score_all
-from training.ppo.controller import AdaptiveKL
-from training.ppo.generation import Prompts, Sampler, sample
-from training.ppo.guard import require_finite, require_finite_logs
-from training.ppo.keys import Stream, prompt_rows, torch_stream
-from training.ppo.loader import RolloutLoader
+from training.errors import InstabilityError, SetupError
+from training.ppo.actor_critic import (
+    ActorCritic,
+    build_actor_critic,
+    load_actor_critic,
+    reference_of,
+    save_checkpoint,
+    score_answers,
+)
+from training.ppo.generation import Answerer, Prompts, Sampler, sample, score_all
+from training.ppo.loader import RolloutLoader, Stream, prompt_rows, torch_stream
 from training.ppo.losses import Batch, Clip, ppo_loss, token_logps
 from training.ppo.rollout import Rollout, shape_rollout, shaping_of
-from training.ppo.saving import load_actor_critic, save_checkpoint
-from training.ppo.scoring import score_answers
 from training.ppo.settings import PPOConfig
 from training.ppo.statistics import PhaseClock, UpdateMeter, rollout_metrics
 from training.rewards import Answers, Reward
+
+
+def require_finite(step: int, **named: torch.Tensor) -> None:
+    """Raise InstabilityError for the first tensor that holds NaN or infinity."""
+    for name, tensor in named.items():
+        bad = int((~torch.isfinite(tensor)).sum())
+        if bad:
+            raise InstabilityError(step, f"{bad} of {tensor.numel()} {name.replace('_', ' ')} are not finite")
+
+
+def require_finite_logs(step: int, logs: Mapping[str, object]) -> None:
+    """Raise InstabilityError for the first logged number that is NaN or infinite."""
+    for name, value in logs.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InstabilityError(step, f"{name} is {value}")
+
+
+class AdaptiveKL(TrainerCallback, ExportableState):
+    """Moves the coefficient by at most 20 % x sequences / horizon per iteration, towards the target KL.
+
+    sequences: rows per iteration over all ranks; target: nats per sequence, None for a fixed
+    coefficient; horizon: sequences. Holds no reference to the trainer: Trainer calls state()
+    while it is being constructed, and replaces the object when it resumes from a checkpoint.
+    """
+
+    def __init__(self, initial: float, target: float | None, horizon: int, sequences: int) -> None:
+        self.initial = initial
+        self.target = target
+        self.horizon = horizon
+        self.sequences = sequences
+        self.value = initial
+
+    def state(self) -> dict[str, Any]:
+        """What Trainer needs to build this object again."""
+        arguments = {name: getattr(self, name) for name in ("initial", "target", "horizon", "sequences")}
+        return {"args": arguments, "attributes": {"value": self.value}}
+
+    def update(self, kl: float) -> None:
+        """Move the coefficient by the KL of one iteration, in nats per sequence."""
+        if self.target is None:
+            return
+        error = min(max(kl / self.target - 1, -0.2), 0.2)
+        self.value *= 1 + error * self.sequences / self.horizon
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
+        """Update from the KL in an iteration's row, so that the coefficient moves before the next rollout."""
+        if logs and "kl" in logs:
+            self.update(logs["kl"])
 
 
 class PPOTrainer(Trainer):

@@ -1,24 +1,80 @@
-"""The model's own answers to a few held-out prompts: repeatedly during RL, else once training is done."""
+"""What a run adds to its trainer for people: the progress bar, and its own answers to a few held-out prompts.
+
+Answers are drawn repeatedly during RL, else once training is done.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import TrainerCallback
+from tqdm import tqdm
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from canary_mlflow.tracking.probes.answers import as_text
 from canary_mlflow.tracking.reading.samples import Answer, Samples
 from training.config import CanaryConfig
 from training.datasets.chats import ids_of
-from training.experts import router_silent
-from training.mlflow_model import policy_of
-from training.own_reward import columns_of
-from training.scoring import prompts_of
+from training.mlflow_model import policy_of, router_silent
+from training.reward_sources import columns_of
+from training.rewards import prompts_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+QUIET_INTERVAL = 10.0  # seconds between lines where no terminal redraws them
+
+
+class ProgressBar(TrainerCallback):
+    """One line on standard error, redrawn in place on a terminal."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.bar: tqdm[Any] | None = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if state.is_world_process_zero:
+            interval = 0.1 if sys.stderr.isatty() else QUIET_INTERVAL
+            self.bar = tqdm(
+                total=state.max_steps,
+                desc=self.label,
+                unit="step",
+                mininterval=interval,
+                dynamic_ncols=True,
+                bar_format="{desc} {percentage:3.0f}% |{bar:20}| step {n_fmt}/{total_fmt}{postfix} eta {remaining}",
+            )
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self.bar is not None:
+            self.bar.update(state.global_step - self.bar.n)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        loss = (logs or {}).get("loss")
+        if self.bar is not None and loss is not None:
+            self.bar.set_postfix_str(f"loss {float(loss):.4f}", refresh=False)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the line; also called when training breaks off."""
+        if self.bar is not None:
+            self.bar.close()
+            self.bar = None
+
 
 PROMPTS = 4
 LOOKS = 5  # times in an RL run, besides its first and its last step

@@ -1,7 +1,8 @@
-"""A user's own reward, a Python function named by its import path: found, identified by its source, loaded and tried.
+"""What scores answers besides rules on tokens: a model's files, from a folder or the hub, and a user's own function.
 
-It is called as TRL calls one, with those arguments for which it has parameters: `prompts` and `completions` (texts, or
-lists of messages if the data are chats), `completion_ids`, and every other column of the data under its name.
+The function is a Python function named by its import path: found, identified by its source, loaded and tried. It is
+called as TRL calls one, with those arguments for which it has parameters: `prompts` and `completions` (texts, or lists
+of messages if the data are chats), `completion_ids`, and every other column of the data under its name. Without torch.
 """
 
 from __future__ import annotations
@@ -19,6 +20,49 @@ from pathlib import Path
 from typing import Any
 
 from training.errors import SetupError, first_line
+from training.hub import MODEL_PATTERNS, Repository, locate, missing_model_files
+from training.models import fingerprint
+from training.reward_config import RewardConfig
+
+
+def reward_folder(path: str) -> Path:
+    """The folder with the classifier's files; files missing from the cache are fetched from the hub. Raises
+    SetupError."""
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+            raise SetupError(f"algo.reward.path={path} holds an adapter only; expected a whole model; merge it first")
+        if lacks := missing_model_files(folder):
+            raise SetupError(
+                f"algo.reward.path={path} lacks {', '.join(lacks)}; expected a sequence classifier's folder"
+            )
+        return folder
+    if path.startswith((".", "/", "~")) or path.count("/") > 1:
+        raise SetupError(f"algo.reward.path={path} is not a folder; expected one with a sequence classifier")
+    return locate(
+        Repository(
+            name=path,
+            kind="model",
+            asked_by="algo.reward.path",
+            probe="config.json",
+            patterns=MODEL_PATTERNS,
+            missing=missing_model_files,
+        )
+    )
+
+
+def reward_revision(path: str) -> str:
+    """What identifies the reward model on any machine: the hub's commit, or a digest of the local files."""
+    folder = reward_folder(path)
+    return fingerprint(folder) if Path(path).expanduser().is_dir() else folder.name
+
+
+def revision_of(reward: RewardConfig) -> str:
+    """What identifies a reward: the digest of a model's files or a function's source; "" for a rule on tokens."""
+    if reward.kind == "model":
+        return reward_revision(reward.path or "")
+    return source_digest(reward.path or "") if reward.kind == "function" else ""
+
 
 Columns = Mapping[str, Sequence[Any]]  # each with one value per answer
 TRIED = 4  # rows of the data on which a function is tried
@@ -55,7 +99,7 @@ def source_digest(path: str) -> str:
     return hashlib.sha256(source_file(path).read_bytes()).hexdigest()
 
 
-def load(path: str) -> Callable[..., list[float]]:
+def load_function(path: str) -> Callable[..., list[float]]:
     """The function, wrapped so that each call must return as many finite numbers as answers. Raises SetupError in one
     line."""
     source = source_file(path)
@@ -93,9 +137,9 @@ def load(path: str) -> Callable[..., list[float]]:
     return score
 
 
-def attempt(path: str, rows: Sequence[Mapping[str, Any]]) -> None:
+def try_function(path: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Call the function once, on the first rows of the data and their better answers. Raises SetupError in one line."""
-    function, rows = load(path), list(rows)[:TRIED]
+    function, rows = load_function(path), list(rows)[:TRIED]
     prompts = [row["prompt"] for row in rows]
     answers = [row.get("chosen") or _stand_in(row["prompt"]) for row in rows]
     others = columns_of(rows)
