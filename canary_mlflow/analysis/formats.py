@@ -39,7 +39,7 @@ FORMATS = (
         option="md", module="markdown", function="render_study", help="Markdown for a pull request, details folded."
     ),
     Format(option="png", module="pictures", function="pictures", help="One picture per chart, into DIR.", folder=True),
-    Format(option="json", module="json", function="render_study", help="Everything in full precision; - for stdout."),
+    Format(option="json", module="study", function="study_json", help="Everything in full precision; - for stdout."),
     Format(option="junit", module="junit", function="render", help="JUnit XML, one case per check."),
 )
 

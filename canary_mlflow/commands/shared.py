@@ -64,11 +64,12 @@ def open_store(uri: str | None) -> MlflowClient:
 
 def print_decision(decision: Decision, as_json: bool = False, *, full: bool) -> None:
     """Print the report for people on stdout; with --json it moves to stderr."""
-    from canary_mlflow.reports import json, terminal
+    from canary_mlflow.reports import terminal
+    from canary_mlflow.reports.study import verdict_json
 
     try:
         if as_json:
-            click.echo(json.render(decision), nl=False)
+            click.echo(verdict_json(decision), nl=False)
         terminal.show(decision, sys.stderr if as_json else sys.stdout, full=full)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has left (`… | head`); the decision and its exit code stand

@@ -26,8 +26,7 @@ LOG = {panel.lines[0] for panel in PANELS if panel.log}
 WATCHED = tuple(dict.fromkeys(panel.lines[0] for panel in PANELS if panel.lines[0] != "learning_rate"))
 BLOCKS = "▁▂▃▄▅▆▇█"
 BROKEN = "!"
-WIDTH = 40  # columns of a curve
-BAR = 40
+WIDTH = 40  # columns of a curve, and of the bar
 STYLES = {"WARN": "yellow", "CRITICAL": "bold red", "STOP": "bold white on red"}
 IN_LINES = 3  # series in a line of plain text
 
@@ -61,7 +60,7 @@ def progress(run: RunFacts, now: int) -> RenderableType:
     if not run.max_steps:
         return said
     line = Table.grid()
-    line.add_row(ProgressBar(total=run.max_steps, completed=min(run.step, run.max_steps), width=BAR), said)
+    line.add_row(ProgressBar(total=run.max_steps, completed=min(run.step, run.max_steps), width=WIDTH), said)
     return line
 
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from canary_mlflow.tracking.reading.samples import Answer
 
 SHORT = 200  # characters of a text
-TIMES = 3  # answers to a fixed prompt: first, middle, last
 
 
 def lines(found: Sampled, *, full: bool = False) -> Iterator[str]:
@@ -54,9 +53,7 @@ def _line(name: str, one: Answer, most: int) -> str:
 
 def _spread(answers: list[Answer]) -> list[Answer]:
     """The first, middle and last answers."""
-    if len(answers) <= TIMES:
-        return answers
-    return [answers[0], answers[len(answers) // 2], answers[-1]]
+    return [answers[at] for at in sorted({0, len(answers) // 2, len(answers) - 1})]
 
 
 def as_dict(found: Sampled) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Everything that a full report shows about a run, a session or a version, as values for any format."""
+"""Everything that a full report shows about a run, a session or a version, as values for any format, and as JSON."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from canary_mlflow.reports.charts import Chart
 from canary_mlflow.reports.decision import Decision, decision_to_dict
 from canary_mlflow.reports.instabilities import Instability
 from canary_mlflow.reports.layer_drift import LayerMoved
+from canary_mlflow.reports.view import view_of
+from canary_mlflow.schemas import stamped
+from canary_mlflow.shown import json_text
 from canary_mlflow.tracking.reading.profile import Profiled
 
 
@@ -134,6 +137,24 @@ class Study:
     def candidates(self) -> Sequence[RunPart]:
         """The runs that the report is about."""
         return [run for run in self.runs if run.side == "candidate"]
+
+
+def verdict_json(decision: Decision) -> str:
+    """The report of a verdict as one JSON object, indented, without NaN; the file `verdict.json` of a session."""
+    return json_text(stamped("decision", {**decision_to_dict(decision), **with_card(decision)})) + "\n"
+
+
+def study_json(study: Study) -> str:
+    """The same for a whole study, with the figures of its runs."""
+    return json_text(stamped("report", {**study_to_dict(study), **with_card(study.decision)})) + "\n"
+
+
+def with_card(decision: Decision | None) -> dict[str, Any]:
+    """The card, and two of its sentences under their own names; `card` is None if nothing was judged."""
+    if decision is None:
+        return {"exact": "", "changed": "", "card": None}
+    view = view_of(decision)
+    return {"exact": view.exact, "changed": view.changed, "card": view.card_to_dict()}
 
 
 def study_to_dict(study: Study) -> dict[str, Any]:

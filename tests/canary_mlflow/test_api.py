@@ -12,7 +12,7 @@ from recorded import Recorded
 
 import canary_mlflow
 from canary_mlflow.cli import canary
-from canary_mlflow.reports.json import render
+from canary_mlflow.reports.study import verdict_json
 
 
 def printed(*words: str) -> tuple[int, Any]:
@@ -22,7 +22,7 @@ def printed(*words: str) -> tuple[int, Any]:
 
 
 def plain(decision: Any) -> Any:
-    return json.loads(render(decision))
+    return json.loads(verdict_json(decision))
 
 
 def test_compare_is_the_command(recorded: Recorded) -> None:

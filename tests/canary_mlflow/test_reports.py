@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from canary_mlflow.reports import json as json_report
 from canary_mlflow.reports import markdown, terminal
 from canary_mlflow.reports.decision import Decision, Question, RunWarning, decision_from_dict
+from canary_mlflow.reports.study import verdict_json
 from canary_mlflow.reports.view import view_of
 from gates.model.rules import Role
 from gates.model.verdict import (
@@ -29,7 +29,7 @@ from gates.model.verdict import (
 from gates.notes import UNCOUNTED
 from gates.watch import WatchWarning
 
-REPORTS = {"text": terminal.render, "markdown": markdown.render, "json": json_report.render}
+REPORTS = {"text": terminal.render, "markdown": markdown.render, "json": verdict_json}
 RULES = {
     "step_time": {"worse": "higher", "reduction": "iqm"},
     "grad_norm": {"worse": "both", "reduction": "iqm"},
@@ -278,10 +278,20 @@ def test_advice_is_set_apart_and_comes_last() -> None:
         (decision(question=Question.COMPARISON, baseline_label="run a", candidate_label="run b"), "Read-only"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("name", ["text", "markdown"])
-def test_next_step_fits_what_happened(name: str, made: Decision, expected: str) -> None:
-    report = " ".join(REPORTS[name](made).split()).replace("`", "")
-    assert expected in report
+def test_next_step_fits_what_happened(made: Decision, expected: str) -> None:
+    view = view_of(made)
+    assert expected in view.next
+    for report in (terminal.render(made), markdown.render(made)):
+        assert view.next in " ".join(report.split()).replace("`", "").replace("\\", "")
+
+
+def test_commands_are_told_from_words() -> None:
+    made = decision(verdict(reason="Slow drift, against the anchor (version 1): Step"), model="a `b` c")
+    commands = view_of(made).card_to_dict()["commands"]
+    assert [command.split(" --")[0] for command in commands] == [
+        "canary bless 'a `b` c' 3",
+        "canary override 'a `b` c' 3",
+    ]
 
 
 def test_bootstrap_is_never_called_a_pass() -> None:

@@ -74,11 +74,11 @@ def test_another_name_is_refused_in_a_line(name: str) -> None:
 def test_an_output_that_is_not_as_its_schema_says_is_found() -> None:
     from dataclasses import replace
 
-    from canary_mlflow.reports import json as report
     from canary_mlflow.reports.decision import decision_from_dict
+    from canary_mlflow.reports.study import verdict_json
 
     made = replace(decision_from_dict(json.loads(JUDGED.read_text(encoding="utf-8"))), store="sqlite:///x.db")
-    plain = json.loads(report.render(made))
+    plain = json.loads(verdict_json(made))
     schemas.check("gate", plain)
     for path, wrong in ((("exit_code",), 2), (("verdict", "outcome"), "MAYBE"), (("card", "rows", 0, "limit"), 0.1),
                         (("more",), 1), (("verdict", "checks", 0, "more"), 1), (("schema",), "other")):  # fmt: skip

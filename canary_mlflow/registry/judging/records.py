@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow import tags
 from canary_mlflow.registry.actors import REASON_LIMIT
-from canary_mlflow.reports import json, markdown
+from canary_mlflow.reports import markdown
 from canary_mlflow.reports.decision import Decision, HeldBy
+from canary_mlflow.reports.study import verdict_json
 from canary_mlflow.tracking.reading.histories import read_runs
 from canary_mlflow.tracking.stores.session import log_tags
 from gates.model.summaries import SUMMARIES
@@ -108,4 +109,4 @@ def publish_files(client: MlflowClient, decision: Decision) -> None:
     """Store the whole report and verdict as files of the parent run."""
     if decision.session_id is not None:
         client.log_text(decision.session_id, markdown.render(decision), "report.md")
-        client.log_text(decision.session_id, json.render(decision), "verdict.json")
+        client.log_text(decision.session_id, verdict_json(decision), "verdict.json")
