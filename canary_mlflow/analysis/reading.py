@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from canary_mlflow.analysis import charts, figures, instabilities, ledger
-from canary_mlflow.analysis.memory import memory_of
 from canary_mlflow.analysis.subject import Subject
 from canary_mlflow.errors import CanaryError, NoSuchRun, StoreError, one_line
 from canary_mlflow.registry.profiled import find_profile
@@ -76,7 +75,7 @@ def study_of(client: MlflowClient, subject: Subject, *, every_chart: bool = True
         instabilities=found,
         performance=figures.performance_of([one.run for one in baseline], runs),
         layer_drift=moved([one.run for one in baseline], runs),
-        memory=memory_of(client, candidate[0].tags if candidate else {}),
+        memory=figures.memory_of(client, candidate[0].tags if candidate else {}),
         profiled=profile_of(client, subject.candidate, subject.baseline, gone=[*gone, *lost]),
         ledger=ledger.shown(subject.rows),
         ledger_said=subject.ledger_said,

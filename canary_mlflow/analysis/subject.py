@@ -1,30 +1,39 @@
-"""Resolves what a user types (run, session, version, champion) to its runs and the verdict on them."""
+"""Resolves what a user types (run, session, version, champion) to its runs and the verdict on them: as it was recorded,
+else as the gate would give it now."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from canary_mlflow import tags
-from canary_mlflow.analysis import ledger, verdicts
+from canary_mlflow.analysis.ledger import Rows, decision_of, rows_of
 from canary_mlflow.errors import NoSuchRun, UsageError
-from canary_mlflow.policies import load_policy
-from canary_mlflow.registry.evidence import champion_runs, run_side, version_named
+from canary_mlflow.files.documents import read_json
+from canary_mlflow.files.limits import MAX_VERDICT
+from canary_mlflow.policies import load_policy, policy_names
+from canary_mlflow.registry.evidence import NamedEvidence, champion_runs, run_side, version_named
+from canary_mlflow.registry.judging.assessment import Options, assess
 from canary_mlflow.registry.judging.records import session_of
+from canary_mlflow.registry.policies.asked import policy_for
 from canary_mlflow.registry.versions import champion_number, find_version, is_evidence_only
-from canary_mlflow.reports.decision import Decision
+from canary_mlflow.reports.decision import Decision, Question, decision_from_dict
 from canary_mlflow.reports.links import run_page, version_page
 from canary_mlflow.tracking.reading.histories import read_runs
-from canary_mlflow.tracking.stores.places import without_password
+from canary_mlflow.tracking.stores.places import artifact_folder, without_password
 from canary_mlflow.tracking.stores.session import active_run, child_runs, get_run
-from gates.model.records import Run
+from gates.judge import judge
+from gates.model.policy import Policy
+from gates.model.records import Run, Version
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run as MlflowRun
 
-
+FILE = "verdict.json"
 SESSIONS = ("session", "revisions")  # roles of runs whose children are the evidence
 
 
@@ -46,7 +55,7 @@ class Subject:
     version: str = ""
     known: Mapping[str, Run] = field(default_factory=dict)
     notes: Sequence[str] = ()
-    rows: ledger.Rows = field(default_factory=list)
+    rows: Rows = field(default_factory=list)
     ledger_said: str = "Not in the ledger: only versions of a registered model have rows there."
 
 
@@ -86,13 +95,13 @@ def of_version(client: MlflowClient, model: str, version: str, policy: str | Non
     """A version: by the ledger's last verdict on it, else its session's verdict.json, else judged now, dry."""
     found = find_version(client, model, version)
     number, session = str(found.version), session_of(found)
-    rows, ledger_said = ledger.rows_of(client, model, number)
-    decision, origin = verdicts.from_ledger(rows)
+    rows, ledger_said = rows_of(client, model, number)
+    decision, origin = from_ledger(rows)
     if decision is None and session:
-        decision, origin = verdicts.from_file(client, session, (model, number))
+        decision, origin = from_file(client, session, (model, number))
     why = ""
     if decision is None:
-        decision, origin, why = verdicts.judged_now(client, model, number, policy)
+        decision, origin, why = judged_now(client, model, number, policy)
     ids = evidence_of(client, session)
     if decision is not None:
         decision = replace(
@@ -144,7 +153,7 @@ def of_session(client: MlflowClient, session: MlflowRun, policy: str | None) -> 
         newest = max(left, key=lambda one: int(one.version))
         about = of_version(client, newest.name, str(newest.version), policy)
         return replace(about, label=f"session {session_id}", kind="session")
-    decision, origin = verdicts.from_file(client, session_id, None)
+    decision, origin = from_file(client, session_id, None)
     if decision is None:
         return of_runs(client, session, policy)
     page = run_page(session.info.experiment_id, session_id)
@@ -167,7 +176,7 @@ def of_runs(client: MlflowClient, head: MlflowRun, policy: str | None) -> Subjec
     champion = champion_runs(client, model) if model else []
     own = bool(set(ids) & set(champion))
     beside = () if own else read_runs(client, champion)
-    decision, why = verdicts.against_champion(client, side, beside, model, policy, own=own)
+    decision, why = against_champion(client, side, beside, model, policy, own=own)
     return Subject(
         label=side.label,
         kind="session" if head.data.tags.get(tags.ROLE) == "session" else "run",
@@ -191,3 +200,83 @@ def model_of(client: MlflowClient, run: MlflowRun) -> str:
         return str(get_run(client, parent).data.tags.get(tags.MODEL_NAME, ""))
     except NoSuchRun:
         return ""
+
+
+# ---- the verdict -----------------------------------------------------------------------------------------------------
+
+
+def from_ledger(rows: Rows) -> tuple[Decision | None, str]:
+    """The last verdict among these rows."""
+    for row in (one.row for one in reversed(rows)):
+        try:
+            facts: dict[str, Any] = row.facts
+        except ValueError:
+            continue
+        if (decision := decision_of(row, facts)) is not None:
+            return decision, f"row {row.seq} of the ledger, {str(facts.get('time', ''))[:16].replace('T', ' ')} UTC"
+    return None, ""
+
+
+def from_file(client: MlflowClient, session: str, about: tuple[str, str] | None) -> tuple[Decision | None, str]:
+    """What the gate left as verdict.json with a session; nothing where it is not `about` this model and version."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            here = artifact_folder(client, session)
+            path = here / FILE if here else Path(client.download_artifacts(session, FILE, folder))
+            found = read_json(path, MAX_VERDICT, path.parent)
+        decision = decision_from_dict(found)
+    except (MlflowException, OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None, ""  # never judged, or by somebody else's file
+    if about is not None and (decision.verdict.model, decision.version) != about:
+        return None, ""
+    return decision, "verdict.json of the session"
+
+
+def judged_now(client: MlflowClient, model: str, version: str, policy: str | None) -> tuple[Decision | None, str, str]:
+    """The verdict on a version that was never judged, as a dry run of the gate would give it."""
+    try:
+        rules = policy_for(client, model, version, policy)
+    except UsageError as error:
+        return None, "", f"Not judged: {error}." if policy else no_rules(f"{model}/{version}")
+    try:
+        judged = assess(client, model, version, rules, Options(dry_run=True))
+    except UsageError as error:
+        return None, "", f"Not judged: {error}."
+    return judged.decision, "judged just now; nothing was written", ""
+
+
+def against_champion(
+    client: MlflowClient, side: NamedEvidence, champion: Sequence[Run], model: str, policy: str | None, *, own: bool
+) -> tuple[Decision | None, str]:
+    """What the gate would say about these runs; None with the reason if it could say nothing."""
+    if own:
+        return None, "Not judged: these runs are evidence of the champion itself."
+    if not side.evidence.runs:
+        return None, "Not judged: this session has no runs."
+    rules = rules_of(policy, side.tier)
+    if rules is None:
+        return None, no_rules(side.label)
+    baseline = Version(model=model, version=None, runs=tuple(champion)) if champion else None
+    decision = Decision(
+        verdict=judge(rules, baseline, side.evidence),
+        model=model,
+        question=Question.COMPARISON,
+        store=without_password(client.tracking_uri),
+        baseline_label=f"the champion of {model}" if champion else "no champion",
+        candidate_label=side.label,
+    )
+    return decision, ""
+
+
+def rules_of(named: str | None, tier: str) -> Policy | None:
+    """The policy that was asked for, else the shipped one of the tier; a tag must not name a file to open."""
+    if named:
+        return load_policy(named)
+    return load_policy(tier) if tier in policy_names() else None
+
+
+def no_rules(subject: str) -> str:
+    """The sentence on why there is no verdict if no policy is named."""
+    return f"Not judged: the runs of {subject} carry no tier with a policy; --policy smoke chooses the rules."

@@ -174,7 +174,7 @@ def test_documents_have_limits(tmp_path: Path) -> None:
 
 def test_an_artifact_that_is_a_link_to_elsewhere_is_not_read(recorded: Any, tmp_path: Path) -> None:
     """The editor of a run may write its folder; what the server may read is not theirs to show."""
-    from canary_mlflow.analysis.verdicts import from_file
+    from canary_mlflow.analysis.subject import from_file
 
     session = recorded.session(runs=1)
     elsewhere = tmp_path / "verdict.json"

@@ -56,7 +56,7 @@ def test_a_run_that_nobody_watched_is_watched_now(recorded: Any, tmp_path: Path)
 def test_memory_of_the_algorithms_is_set_side_by_side_like_with_like(
     recorded: Any, tmp_path: Path, page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("canary_mlflow.analysis.memory.USED", page)
+    monkeypatch.setattr("canary_mlflow.analysis.figures.USED", page)
     name = f"model-{recorded.seed}"
     sizes = {"ppo": (900.0, 1500.0, 1400.0), "dpo": (700.0, 900.0), "grpo": (800.0,), "sft": (500.0, 600.0)}
     ids = {algo: a_run(recorded, {"perf/peak_memory": size}, algo=algo, model=name) for algo, size in sizes.items()}
