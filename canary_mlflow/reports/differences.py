@@ -13,7 +13,7 @@ from gates.facts.regressions import may_explain
 from gates.model.verdict import Difference, Outcome, Verdict
 from gates.model.wording import around_difference, listed, sentence_case
 
-SHOWN = 6  # differences that a sentence lists
+SHOWN = 6  # differences that a sentence lists, and rows of metrics that a short form has
 NAMED = 4  # facts that a sentence names, and changes that they may come from
 LONGEST = 40  # characters of a value
 CAUSES = 2  # that are named; after the first, only those that explain much

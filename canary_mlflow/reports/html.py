@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from canary_mlflow.reports import forest, formatting, layer_drift, pictures, profile
+from canary_mlflow.reports import formatting, pictures, profile
 from canary_mlflow.reports.charts import Chart
-from canary_mlflow.reports.rows import WORDS
+from canary_mlflow.reports.rendering import filled
 from canary_mlflow.reports.study import Study
 from canary_mlflow.reports.view import view_of
 from canary_mlflow.shown import finalized, shown
-from gates.model.metrics import METRICS
 from gates.model.wording import figure
-
-if TYPE_CHECKING:
-    from jinja2 import Template
 
 
 def render(study: Study) -> str:
@@ -29,7 +24,9 @@ def page(study: Study, drawn: Mapping[str, str]) -> str:
     """The page around charts that are already drawn: slug → SVG."""
     study = shown(study)
     decision = study.decision
-    return template().render(
+    return filled(
+        "study.html",
+        finalized,
         study=study,
         decision=decision,
         images={slug: as_address(svg) for slug, svg in drawn.items()},
@@ -37,31 +34,8 @@ def page(study: Study, drawn: Mapping[str, str]) -> str:
         policy="" if decision is None else written(decision.verdict.policy),
         fingerprint=fingerprint(study),
         profiled=profiled(study),
+        described=described,
     )
-
-
-@cache
-def template() -> Template:
-    """The template with the functions that it may call. Everything put into it is escaped."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    place = PackageLoader("canary_mlflow.reports")
-    made = Environment(loader=place, autoescape=True, undefined=StrictUndefined, finalize=finalized,
-                       trim_blocks=True, lstrip_blocks=True)  # fmt: skip
-    made.globals |= {
-        "words": WORDS,
-        "quantity": formatting.quantity,
-        "change": formatting.change,
-        "count": formatting.counted,
-        "sentence": formatting.sentence,
-        "unit_of": lambda name: METRICS[name].unit if name in METRICS else "",
-        "tone": formatting.tone,
-        "figure": figure,
-        "described": described,
-        "share_of": layer_drift.share,
-        "x_of": forest.x_of,
-    }
-    return made.get_template("study.html")
 
 
 def written(policy: Mapping[str, Any]) -> str:

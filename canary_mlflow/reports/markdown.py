@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import re
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from markupsafe import Markup
 
-from canary_mlflow.reports import formatting, instabilities
+from canary_mlflow.reports import instabilities
 from canary_mlflow.reports.decision import Decision
-from canary_mlflow.reports.forest import in_letters
 from canary_mlflow.reports.links import Link
-from canary_mlflow.reports.rows import WORDS
+from canary_mlflow.reports.rendering import filled
 from canary_mlflow.reports.study import Study
 from canary_mlflow.reports.view import view_of
 from canary_mlflow.shown import shown, visible
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 MOST = 30  # notes, differences, instabilities
 
@@ -45,38 +40,19 @@ BAITS = (
 
 def render(decision: Decision) -> str:
     """The whole report."""
-    return filled("verdict.md", view=view_of(shown(decision)))
+    return laid_out("verdict.md", view=view_of(shown(decision)))
 
 
 def render_study(study: Study) -> str:
     """The whole comment; far below GitHub's 65,536 characters."""
     study = shown(study)
     view = None if study.decision is None else view_of(study.decision)
-    return filled("study.md", study=study, view=view, unstable=instabilities.grouped(study.instabilities))
+    return laid_out("study.md", study=study, view=view, unstable=instabilities.grouped(study.instabilities))
 
 
-def filled(template: str, **values: Any) -> str:
+def laid_out(template: str, **values: Any) -> str:
     """A template with these values, each escaped for Markdown."""
-    return environment().get_template(template).render(values)
-
-
-@cache
-def environment() -> Environment:
-    """The templates with the functions that they may call."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    made = Environment(loader=PackageLoader("canary_mlflow.reports"), autoescape=True, undefined=StrictUndefined,
-                       finalize=escaped, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)  # fmt: skip
-    made.filters |= {"code": lambda text: Markup(code(text)), "link": link}
-    made.globals |= {
-        "most": MOST,
-        "words": WORDS,
-        "in_letters": in_letters,
-        "sentence": formatting.sentence,
-        "quantity": formatting.quantity,
-        "change": formatting.change,
-    }
-    return made
+    return filled(template, escaped, most=MOST, code=lambda text: Markup(code(text)), link=link, **values)
 
 
 def escaped(value: Any) -> Markup:

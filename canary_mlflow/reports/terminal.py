@@ -14,10 +14,11 @@ from rich.text import Text
 
 from canary_mlflow.reports import differences, formatting, instabilities, layer_drift
 from canary_mlflow.reports.decision import Decision, Question
+from canary_mlflow.reports.differences import SHOWN
 from canary_mlflow.reports.forest import in_letters
 from canary_mlflow.reports.rows import WITHIN, WORSE, Row
 from canary_mlflow.reports.study import Study
-from canary_mlflow.reports.view import SHOWN, View, view_of
+from canary_mlflow.reports.view import View, view_of
 from canary_mlflow.shown import shown
 from gates.model.rules import Role
 from gates.model.verdict import CheckOutcome

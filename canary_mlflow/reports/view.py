@@ -8,15 +8,13 @@ from typing import Any
 
 from canary_mlflow.reports import differences, instabilities
 from canary_mlflow.reports.decision import Decision, Question
+from canary_mlflow.reports.differences import SHOWN
 from canary_mlflow.reports.formatting import counted, sentence
 from canary_mlflow.reports.links import Link, links_of
 from canary_mlflow.reports.next_step import next_step
 from canary_mlflow.reports.rows import ORDER, Row, better, how_to_read, is_judged, rows_of
 from gates.model.rules import Role
 from gates.model.verdict import Check, CheckOutcome, Difference, RootCause
-
-SHOWN = 6
-"""Rows of metrics that a short form has space for: the card, where all of them are below it, and the terminal."""
 
 
 @dataclass(frozen=True, kw_only=True)
