@@ -95,16 +95,16 @@ def _each_seed_once(rule: MetricRule, sets: Sequence[Sequence[Reading]]) -> list
     """If a metric follows from its seed, sessions of the same seeds repeat each other: bit-equal series count once."""
     if not rule.info.repeatable:
         return [list(readings) for readings in sets]
+
+    def repeats(one: Reading, other: Reading) -> bool:
+        return one.run.seed is not None and one.run.seed == other.run.seed and one.series.same_values(other.series)
+
     seen: list[Reading] = []
     found = []
     for readings in sets:
-        found.append([one for one in readings if not any(_repeats(one, other) for other in seen)])
+        found.append([one for one in readings if not any(repeats(one, other) for other in seen)])
         seen += found[-1]
     return found
-
-
-def _repeats(one: Reading, other: Reading) -> bool:
-    return one.run.seed is not None and one.run.seed == other.run.seed and one.series.same_values(other.series)
 
 
 def _variance(harms: Values) -> float:
@@ -136,8 +136,8 @@ def resplit(policy: Policy, runs: Sequence[Run], k: int, m: int, splits: int, rn
 
     The splits share runs, so they are not independent trials: the shares describe this one set of runs.
     """
-    hard = replace(policy.hard, completed=False, nonfinite=False, divergence=False, learned=False)
-    policy = replace(policy, hard=replace(hard, invariants=False, watch=False))
+    off = {name: False for name in vars(policy.hard) if name != "facts"}
+    policy = replace(policy, hard=replace(policy.hard, **off))
     outcomes = []
     for _ in range(splits):
         order = rng.permutation(len(runs))

@@ -97,8 +97,8 @@ def _more_runs(checks: Sequence[Check]) -> int | None:
 
 
 _SEEN = {
-    Standing.BEYOND: "harm beyond the limit over its whole range {}; ",
-    Standing.WORSE: "worse over its whole range {}; ",
+    Standing.BEYOND: "harm beyond the limit over its whole range [{}]; ",
+    Standing.WORSE: "worse over its whole range [{}]; ",
     Standing.OPEN: "",
 }
 
@@ -171,7 +171,9 @@ def _inconclusive(
     sizes = f" ({counted(evidence.baseline_runs, 'baseline run')}, {counted(evidence.candidate_runs, 'candidate run')})"
     # A guard leaves a verdict open only where harm beyond its limit is likely.
     silent = rule.role is Role.ADVISORY or (rule.role is Role.GUARD and found.p_harm > plan.alpha_pass)
-    reason = f"{line}: {_SEEN[standing].format(_range(evidence))}{missing}{sizes}"
+    ends = [evidence.change_low, evidence.change_high]
+    between = [change(end, evidence.relative, evidence.unit) for end in ends if end is not None]
+    reason = f"{line}: {_SEEN[standing].format(', '.join(between))}{missing}{sizes}"
     known = {"evidence": evidence, "more_runs": more, "runs_if_unchanged": harmless, "notes": compared.notes}
     return undecided(rule, reason, code, leaves_open=not silent, **known)
 
@@ -181,12 +183,6 @@ def _by_median(found: Comparison, evidence: Evidence) -> str:
     if found.harms[0] > found.margin or evidence.typical is None:
         return ""
     return f"; {change(evidence.typical, evidence.relative, evidence.unit)} by the median of pairs of runs"
-
-
-def _range(evidence: Evidence) -> str:
-    """'[+102.1 %, +996 %]'."""
-    ends = (evidence.change_low, evidence.change_high)
-    return f"[{', '.join(change(end, evidence.relative, evidence.unit) for end in ends if end is not None)}]"
 
 
 def _past_deciding(rule: MetricRule, found: Comparison) -> str:

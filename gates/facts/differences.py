@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 
 from gates.facts.exact import FACTS, ends_a_text, fact_differences, renamed
@@ -157,41 +158,32 @@ def _of_code(run: Run) -> Facts:
     return {} if commit == UNKNOWN else {"git_commit": commit}
 
 
-def _packages(run: Run) -> Facts:
-    return {
-        key: value
-        for key, value in run.environment.items()
-        if key not in MACHINE and key != SCRIPT and not key.startswith((GIT, GPU))
-    }
+def _environment(run: Run, group: str) -> Facts:
+    """What a run's environment says of its machine, of git and its script, or of its packages."""
+
+    def group_of(key: str) -> str:
+        if key in MACHINE or key.startswith(GPU):
+            return HARDWARE
+        return CODE if key == SCRIPT or key.startswith(GIT) else PACKAGES
+
+    return {key: value for key, value in run.environment.items() if group_of(key) == group}
 
 
-def _hardware(run: Run) -> Facts:
-    machine = {key: value for key, value in run.environment.items() if key in MACHINE or key.startswith(GPU)}
-    return {**machine, **run.hardware}
-
-
-def _data(run: Run) -> Facts:
-    return {key: value for key, value in run.workload.items() if _is_data(key)}
-
-
-def _workload(run: Run) -> Facts:
-    return {key: value for key, value in run.workload.items() if not _is_data(key)}
-
-
-def _is_data(key: str) -> bool:
-    """Whether a key tells about data: `data`, `data.size`, or `train_data`, which the callback records in a user's own
-    script."""
-    return key.startswith("data") or key.endswith("_data")
+def _work(run: Run, of_data: bool) -> Facts:
+    """The workload: what tells about data (`data`, `data.size`, or `train_data`, which the callback records in a user's
+    own script), or the rest."""
+    about = {key: key.startswith("data") or key.endswith("_data") for key in run.workload}
+    return {key: value for key, value in run.workload.items() if about[key] is of_data}
 
 
 _PICKS: Mapping[str, Pick] = {
     FACTS: attrgetter("facts"),
     CONFIGURATION: _configuration,
     CODE: _of_code,
-    PACKAGES: _packages,
-    DATA: _data,
-    HARDWARE: _hardware,
-    WORKLOAD: _workload,
+    PACKAGES: partial(_environment, group=PACKAGES),
+    DATA: partial(_work, of_data=True),
+    HARDWARE: lambda run: {**_environment(run, HARDWARE), **run.hardware},
+    WORKLOAD: partial(_work, of_data=False),
 }
 GROUPS = tuple(_PICKS)
 """In the order in which a reader asks for them: what is exactly other, then what was changed."""

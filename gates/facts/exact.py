@@ -147,11 +147,17 @@ def covers(accepted: Difference, found: Difference) -> bool:
     if accepted.key != found.key:
         return False
     known, now = pairs_of(accepted), pairs_of(found)
-    if None in known or None in now:
-        values = {*known.values()}, {*now.values()}
-        return len(values[0]) == 1 and _all_same(accepted.key, [next(iter(values[0]))] * len(now), list(now.values()))
+    if None in known or None in now:  # what follows from no seed: one pair of values stands for all
+        if len({*known.values()}) != 1:
+            return False
+        known = dict.fromkeys(now, next(iter(known.values())))
     shared = known.keys() & now.keys()
-    return bool(shared) and _all_same(found.key, [known[seed] for seed in shared], [now[seed] for seed in shared])
+    rounding = ROUNDING["fp32"], 0.0
+    return bool(shared) and all(
+        here == there or _rounds(found.key, here, there, rounding)
+        for seed in shared
+        for here, there in zip(known[seed], now[seed], strict=True)
+    )
 
 
 def _difference(key: str, before: Values, now: Values, rounding: Rounding) -> Difference | None:
@@ -297,11 +303,3 @@ def pairs_of(one: Difference) -> dict[int | None, tuple[str, str]]:
     if len(values) == 1:
         return dict.fromkeys(one.seeds or (None,), values[0])
     return dict(zip(one.seeds, values, strict=False))
-
-
-def _all_same(key: str, known: Sequence[tuple[str, str]], now: Sequence[tuple[str, str]]) -> bool:
-    return all(
-        here == there or _rounds(key, here, there, (ROUNDING["fp32"], 0.0))
-        for old, new in zip(known, now, strict=True)
-        for here, there in zip(old, new, strict=True)
-    )

@@ -65,12 +65,6 @@ def _first(run: Run, benign: Collection[int]) -> str:
     return f"at step {step}" + ("" if counted else f" ({name})")
 
 
-_CRASH_WORDS = {
-    "instability": "became unstable",
-    "oom": "ran out of memory",
-    "timeout": "ran out of time",
-    "crash": "crashed",
-}
 _BROKEN = "broken:"
 _CHANCE = 0.25
 """Up to this p-value a candidate fails clearly more often than a baseline that fails too: 3 of 3 against 1 of 3 (0.2),
@@ -176,8 +170,9 @@ def _clearly_more(candidate: tuple[int, int], baseline: tuple[int, int], chance:
 
 
 def _unless_broken_off(check: Check, side: Side, baseline: Version | None) -> Check:
-    """The check, left open if a run failed for an unknown reason, as it neither finished nor crashed by itself; unless
-    other runs did crash, or an exception is shown to come from the candidate's code."""
+    """The check, left open if a run failed for an unknown reason, as it neither finished nor crashed by itself, or was
+    stopped and its seed not run again; unless other runs did crash, or an exception is shown to come from the
+    candidate's code."""
     if check.outcome is CheckOutcome.BLOCK:
         return check
     if found := sorted(crashes(side.runs, baseline), key=lambda crash: not crash.blocks):
@@ -185,32 +180,18 @@ def _unless_broken_off(check: Check, side: Side, baseline: Version | None) -> Ch
         if first.blocks:
             return hard_check(check.metric, CheckOutcome.BLOCK, first.reason, ReasonCode.CRASH)
         return open_check(check.metric, first.reason, ReasonCode.BROKEN_OFF)
-    broken = side.broken_off
-    if not broken:
-        return _unless_stopped(check, side)
-    said = listed(list(dict.fromkeys(run.failure_reason or "no end was recorded" for run in broken)), 2)
-    reason = f"{len(broken)} of {counted(len(side.runs), 'candidate run')} failed ({said}), {_by_what(broken)}"
-    return open_check(check.metric, reason, ReasonCode.BROKEN_OFF)
-
-
-def _unless_stopped(check: Check, side: Side) -> Check:
-    """The check, left open if a run was stopped and its seed not run again."""
-    stopped = side.stopped
-    if not (stopped and side.evidence):
-        return check
-    seeds = sorted({run.seed for run in stopped if run.seed is not None})
-    which = f"{'seed' if len(seeds) == 1 else 'seeds'} {listed([*map(str, seeds)])}"
-    were = "was" if len(stopped) == 1 else "were"
-    reason = (
-        f"{len(stopped)} of {counted(len(side.runs), 'candidate run')} {were} stopped before the end, and no run of "
-        f"{which} has finished"
-    )
-    return open_check(check.metric, reason, ReasonCode.BROKEN_OFF)
-
-
-def _by_what(broken: Sequence[Run]) -> str:
-    why = {run.raised.outside if run.raised else "" for run in broken}
-    return f"which is no evidence: {listed(sorted(why))}" if all(why) else "by the code or by the machine"
+    broken, stopped, of_all = side.broken_off, side.stopped, f"of {counted(len(side.runs), 'candidate run')}"
+    if broken:
+        said = listed(list(dict.fromkeys(run.failure_reason or "no end was recorded" for run in broken)), 2)
+        why = {run.raised.outside if run.raised else "" for run in broken}
+        by = f"which is no evidence: {listed(sorted(why))}" if all(why) else "by the code or by the machine"
+        return open_check(check.metric, f"{len(broken)} {of_all} failed ({said}), {by}", ReasonCode.BROKEN_OFF)
+    if stopped and side.evidence:
+        seeds = sorted({run.seed for run in stopped if run.seed is not None})
+        which = f"{'seed' if len(seeds) == 1 else 'seeds'} {listed([*map(str, seeds)])}"
+        were = f"{len(stopped)} {of_all} {'was' if len(stopped) == 1 else 'were'} stopped before the end"
+        return open_check(check.metric, f"{were}, and no run of {which} has finished", ReasonCode.BROKEN_OFF)
+    return check
 
 
 def _in_all(fine: str, said: Sequence[str | None]) -> str:
@@ -227,7 +208,7 @@ def _completed(run: Run) -> str:
     if run.failure not in CRASHES:
         return ""
     why = f" ({run.failure_reason})" if run.failure_reason else ""
-    return f"{_CRASH_WORDS[run.failure]} after step {run.last_step}{why}"
+    return f"{CRASHES[run.failure]} after step {run.last_step}{why}"
 
 
 def _learned(run: Run) -> str | None:

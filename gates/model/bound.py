@@ -39,13 +39,10 @@ def bound_of_sides(baseline: Sequence[Run], candidate: Sequence[Run]) -> Bound |
     runs = (*baseline, *candidate)
     backends = {run.hardware.get("backend", "").lower() for run in runs}
     if backends == {"cpu"}:
-        hidden = any(map(_tells, baseline)) and not all(map(_tells, candidate))
+        told, tells = (["step_wait" in run.series for run in side] for side in (baseline, candidate))
+        hidden = any(told) and not all(tells)
         return Bound.IO if hidden or _wait(baseline) or _wait(candidate) else Bound.HOST
     return Bound.HOST if backends == {"cuda"} and all(map(_waits_for_host, runs)) else None
-
-
-def _tells(run: Run) -> bool:
-    return "step_wait" in run.series
 
 
 def _wait(runs: Sequence[Run]) -> bool:

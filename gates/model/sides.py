@@ -24,7 +24,13 @@ ABSENT = "absent"
 """The value of a fact that a run did not record."""
 
 NO_EVIDENCE = ("interrupted", "error")
-CRASHES = ("instability", "oom", "timeout", "crash")
+CRASHES = {
+    "instability": "became unstable",
+    "oom": "ran out of memory",
+    "timeout": "ran out of time",
+    "crash": "crashed",
+}
+"""Failures that are the version's own, in words."""
 
 Pick = Callable[[Run], Mapping[str, str]]
 Values = tuple[str, ...]
@@ -134,9 +140,7 @@ def _why_no_evidence(run: Run) -> str:
 
 def once(runs: Iterable[Run]) -> tuple[Run, ...]:
     """Each run id once, sorted by id, so that neither order nor repetition of the input matters."""
-    by_id: dict[str, Run] = {}
-    for run in runs:
-        by_id.setdefault(run.run_id, run)
+    by_id = {run.run_id: run for run in reversed([*runs])}
     return tuple(by_id[run_id] for run_id in sorted(by_id))
 
 
