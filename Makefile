@@ -61,8 +61,8 @@ peers: $(READY)            ## wandb and trackio, which benchmarks/overhead.py me
 	$(V)/bin/python -m pip install -q --target .peers wandb trackio
 
 $(READY): requirements.txt python_env.yaml pyproject.toml
-	@$(PY) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
-	  { echo "$$($(PY) --version) found; Python 3.11, 3.12 or 3.13 expected; set PY=python3.11"; exit 1; }
+	@$(PY) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$$($(PY) --version) found; Python 3.11 or later expected; set PY=python3.11"; exit 1; }
 	@$(PY) -m venv --clear $(V) || \
 	  { echo "python3 -m venv failed; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
 	@# A pip for each core, for all is pinned; one that resolves where that is not all, as beside a torch for CUDA. Not

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 DISTRIBUTION = "canary-mlflow"
-PYTHONS = ((3, 11), (3, 14))  # from, up to but not including
+PYTHON_FROM = (3, 11)
 SHOWN = 5
 
 
@@ -43,10 +43,9 @@ def outside_ranges() -> str:
 def python() -> Finding:
     """The interpreter's version."""
     found = f"{sys.version.split()[0]} at {sys.executable}"
-    low, high = PYTHONS
-    if low <= sys.version_info[:2] < high:
+    if sys.version_info[:2] >= PYTHON_FROM:
         return Finding(name="python", level=Level.OK, found=found)
-    expected = f"Python {low[0]}.{low[1]} to {high[0]}.{high[1] - 1} is supported; make a virtual environment with one"
+    expected = f"Python {'.'.join(map(str, PYTHON_FROM))} or later is needed; make a virtual environment with one"
     return Finding(name="python", level=Level.WARN, found=found, advice=expected)
 
 

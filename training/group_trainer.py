@@ -15,6 +15,7 @@ from training.devices import Device
 from training.parts import Parts
 from training.rewards import Answers, Reward, prompts_of, rewards_of
 
+EVALUATED = "num_generations_eval"  # older TRLs evaluate with as many answers as they train with
 EVALUATION_SEED = 20_240_229  # added to the run's seed: evaluation draws other noise than training
 
 
@@ -31,16 +32,17 @@ class RepeatableEvaluation:
         return found
 
 
-def group_arguments(config: CanaryConfig, output_dir: Path, device: Device) -> dict[str, Any]:
-    """Keyword arguments for GRPOConfig and RLOOConfig."""
+def group_arguments(kind: type[Any], config: CanaryConfig, output_dir: Path, device: Device) -> dict[str, Any]:
+    """Keyword arguments for GRPOConfig or RLOOConfig."""
     algo = config.algo
-    engine = {"use_vllm": True, "vllm_mode": "colocate"} if algo.generation == "vllm" else {}
+    engine: dict[str, Any] = {"use_vllm": True, "vllm_mode": "colocate"} if algo.generation == "vllm" else {}
+    if EVALUATED in kind.__dataclass_fields__:
+        engine[EVALUATED] = 1  # one answer to each held-out prompt, as in PPO's evaluation
     return trainer_arguments(
         config,
         output_dir,
         device,
         num_generations=algo.num_generations,
-        num_generations_eval=1,  # one answer to each held-out prompt, as in PPO's evaluation
         num_iterations=algo.num_iterations,
         max_completion_length=algo.max_new_tokens,
         temperature=algo.temperature,

@@ -55,6 +55,8 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         padding = "<|padding|>"
         tokenizer.pad_token = padding if padding in tokenizer.get_vocab() else tokenizer.eos_token
     tokenizer.padding_side = "left"
+    # No model trained here reads them, and GRPOTrainer of older TRLs hands them to generate(), which refuses them.
+    tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
     return tokenizer
 
 

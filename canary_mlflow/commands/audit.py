@@ -25,6 +25,9 @@ BROKEN = 1
 @click.group(epilog=EXIT_CODES)
 def audit() -> None:
     """Who made which version champion, when and why. Also verifies that record."""
+    from canary_mlflow.mlflow_internals import require_guard
+
+    require_guard("canary audit")
 
 
 @audit.command(epilog=EXIT_CODES)

@@ -87,8 +87,10 @@ def database(uri: str | None) -> sa.Engine:
 
     from canary_mlflow.errors import UsageError
     from canary_mlflow.ledger.uris import guarded_uri, is_guarded, plain_uri
+    from canary_mlflow.mlflow_internals import require_guard
     from canary_mlflow.tracking.stores.store import resolve
 
+    require_guard("canary db")
     found = plain_uri(uri) if uri else resolve(None)
     if not is_guarded(guarded_uri(found)):
         raise UsageError(

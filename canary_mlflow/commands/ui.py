@@ -26,9 +26,11 @@ def ui(port: int, tracking_uri: str | None) -> None:
     canary-auth
     """
     from canary_mlflow.ledger.uris import guarded_uri
+    from canary_mlflow.mlflow_internals import require_guard
     from canary_mlflow.tracking.stores.places import sqlite_file
     from canary_mlflow.tracking.stores.store import prepare_store, resolve
 
+    require_guard("canary ui")
     uri = resolve(tracking_uri)
     if uri.startswith(("http://", "https://")):
         raise UsageError(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+from canary_mlflow.mlflow_internals import can_guard
+
 SHORT = "canary"  # canary:sqlite:///…
 PREFIX = f"{SHORT}+"  # canary+sqlite:///…; the same names stand as entry points in pyproject.toml
 SCHEMES = (
@@ -26,5 +28,6 @@ def is_guarded(uri: str) -> bool:
 
 
 def guarded_uri(uri: str) -> str:
-    """The guarded URI of a database; for anything else (a server, a database without triggers), the URI itself."""
-    return f"{PREFIX}{uri}" if f"{PREFIX}{urlsplit(uri).scheme}" in SCHEMES else uri
+    """The guarded URI of a database; for anything else (a server, a database without triggers), the URI itself. So for
+    any URI where this MLflow is too old for a guard."""
+    return f"{PREFIX}{uri}" if can_guard() and f"{PREFIX}{urlsplit(uri).scheme}" in SCHEMES else uri

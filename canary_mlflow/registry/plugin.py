@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.ledger.uris import plain_uri
+from canary_mlflow.mlflow_internals import require_guard, workspaces_enabled
 
 if TYPE_CHECKING:
     from canary_mlflow.registry.guard.store import GuardedStore
@@ -27,9 +28,8 @@ def build_store(store_uri: str, tracking_uri: str | None = None) -> Any:
 @lru_cache(maxsize=16)
 def guarded_store(database: str, tracking_uri: str) -> GuardedStore:
     """One store per database and process, for MLflow and for ourselves."""
-    from mlflow.environment_variables import MLFLOW_ENABLE_WORKSPACES
-
+    require_guard(f"guarded registry in {database}")
     from canary_mlflow.registry.guard.store import GuardedStore, GuardedWorkspaceStore
 
-    kind = GuardedWorkspaceStore if MLFLOW_ENABLE_WORKSPACES.get() else GuardedStore
+    kind = GuardedWorkspaceStore if workspaces_enabled() else GuardedStore
     return kind(database, tracking_uri or database)

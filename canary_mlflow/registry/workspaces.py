@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from canary_mlflow.mlflow_internals import workspaces_enabled
+
 DEFAULT = "default"  # the one that every registry has
 
 
 def active_workspace() -> str:
     """The workspace that the current request, or MLFLOW_WORKSPACE, names; `default` if workspaces are not enabled."""
-    from mlflow.environment_variables import MLFLOW_ENABLE_WORKSPACES
+    if not workspaces_enabled():
+        return DEFAULT
     from mlflow.utils.workspace_utils import resolve_entity_workspace_name
 
-    return str(resolve_entity_workspace_name(None)) if MLFLOW_ENABLE_WORKSPACES.get() else DEFAULT
+    return str(resolve_entity_workspace_name(None))

@@ -6,6 +6,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from canary_mlflow.errors import UsageError
+from canary_mlflow.mlflow_internals import require_guard
+
 # MLflow's log-batch takes a second connection to the database while it holds one, and anyio runs 40 requests at once.
 # Of the 15 connections that SQLAlchemy allows, 16 requests each hold one and wait 30 s for another.
 CONNECTIONS = 2 * 40
@@ -13,7 +16,7 @@ CONNECTIONS = 2 * 40
 
 def create_app() -> Any:
     """MLflow's app with our routes, without authentication."""
-    allow_connections()
+    begin("canary")
     from mlflow.server import app
 
     from canary_mlflow.pages.blueprint import add_pages
@@ -26,7 +29,7 @@ def create_app() -> Any:
 
 def create_auth_app() -> Any:
     """MLflow's app with our routes, behind MLflow's basic authentication."""
-    allow_connections()
+    begin("canary-auth")
     from mlflow.server import app, auth
 
     from canary_mlflow.pages.blueprint import add_pages
@@ -39,8 +42,14 @@ def create_auth_app() -> Any:
     return auth.create_app(app)
 
 
-def allow_connections() -> None:
-    """Let every request have its connections, unless the operator says otherwise. They are closed when not needed."""
+def begin(name: str) -> None:
+    """Let every request have its connections, unless the operator says otherwise. They are closed when not needed.
+
+    Raises SystemExit with one line where this MLflow is too old."""
+    try:
+        require_guard(f"mlflow server --app-name {name}")
+    except UsageError as error:
+        raise SystemExit(f"canary: {error}") from None
     os.environ.setdefault("MLFLOW_SQLALCHEMYSTORE_MAX_OVERFLOW", str(CONNECTIONS))
 
 

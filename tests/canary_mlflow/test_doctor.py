@@ -188,7 +188,7 @@ def test_another_makers_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_unsupported_python_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert installation.python().level is Level.OK
-    monkeypatch.setattr(installation, "PYTHONS", ((3, 98), (3, 99)))
+    monkeypatch.setattr(installation, "PYTHON_FROM", (3, 98))
     assert installation.python().level is Level.WARN
 
 

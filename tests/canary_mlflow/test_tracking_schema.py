@@ -58,4 +58,5 @@ def test_what_a_run_must_have_is_of_the_schema_and_follows_algorithm_and_argumen
     assert "entropy" not in schema.required("sft", {"use_liger_kernel": True})
     assert schema.required("something new", {}) == schema.required("trainer", {})
     assert schema.required("grpo", {"beta": 0.04}, "0.18.0") == schema.required("trainer", {})
+    assert "loss" not in schema.required("ppo", {}, "0.11.4")  # PPOv2Trainer logs a policy's and a value's
     assert schema.required("grpo", {"beta": 0.04}, "1.12.0rc1") == schema.required("grpo", {"beta": 0.04})

@@ -50,7 +50,7 @@ def build(
         pass
 
     arguments = GRPOConfig(
-        **group_arguments(config, output_dir, device),
+        **group_arguments(GRPOConfig, config, output_dir, device),
         loss_type=config.algo.loss_type,
         scale_rewards=config.algo.scale_rewards,
     )

@@ -42,6 +42,6 @@ def build(
         pass
 
     arguments = RLOOConfig(
-        **group_arguments(config, output_dir, device), normalize_advantages=config.algo.normalize_advantages
+        **group_arguments(RLOOConfig, config, output_dir, device), normalize_advantages=config.algo.normalize_advantages
     )
     return CanaryRLOO(args=arguments, callbacks=callbacks, **group_parts(config, parts, device))

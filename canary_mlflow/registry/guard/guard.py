@@ -30,6 +30,7 @@ from canary_mlflow.ledger.clock import stamp
 from canary_mlflow.ledger.keys import PublicKeys, key_folder, load_signer
 from canary_mlflow.ledger.rows import Record, Row
 from canary_mlflow.ledger.writing import add, keys_in, let_sign, refused
+from canary_mlflow.mlflow_internals import writing
 from canary_mlflow.notify.mlflow_webhooks import announce
 from canary_mlflow.registry.guard import refusals, stored
 from canary_mlflow.registry.guard.binding import Binding, artifact_digest, run_digests
@@ -45,7 +46,8 @@ class Guard(AbstractStore):  # type: ignore[misc]
     """The mixin before MLflow's store; `db_uri` and `tracking_uri` are plain database URIs."""
 
     def __init__(self, db_uri: str, tracking_uri: str = "", read_db_uri: str | None = None) -> None:
-        super().__init__(db_uri, read_db_uri)  # MLflow's SQL store comes next in the MRO
+        # MLflow's SQL store comes next in the MRO; before 3.14 it knows no read replica.
+        super().__init__(*filter(None, (db_uri, read_db_uri)))
         self.tracking_uri = tracking_uri or db_uri
         with self.engine.connect() as connection:
             there = install.installed(connection)
@@ -216,7 +218,7 @@ class Guard(AbstractStore):  # type: ignore[misc]
     def append(self, record: Record) -> Row:
         """Append a row that concerns no alias, in a separate transaction."""
         signer = load_signer(key_folder())
-        with self.ManagedSessionMaker(read_only=False) as session:
+        with writing(self) as session:
             table.lock(session)
             last = let_sign(session, signer, str(record.facts["actor"]))
             row = add(session, replace(record, facts={**record.facts, **stamp(last)}), signer, last)

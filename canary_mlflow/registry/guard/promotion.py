@@ -12,6 +12,7 @@ from canary_mlflow.ledger.keys import Signer, key_folder, load_signer
 from canary_mlflow.ledger.policy_rows import in_force_row
 from canary_mlflow.ledger.rows import Kind, Record, Row, faults, holds
 from canary_mlflow.ledger.writing import add, keys_in, let_sign
+from canary_mlflow.mlflow_internals import writing
 from canary_mlflow.registry.guard import refusals, stored
 from canary_mlflow.registry.guard.binding import Binding, changes
 from canary_mlflow.registry.policies.used import FACT
@@ -79,7 +80,7 @@ def carry_out(store: Guard, order: Order) -> list[Row]:
     """Record the order, and move the alias if it says so; return the rows written, the order's own row last. Raises
     MLflow's exception with 403, 404 or 409."""
     signer = load_signer(key_folder())
-    with store.ManagedSessionMaker(read_only=False) as session:
+    with writing(store) as session:
         table.lock(session)
         version = store.version_in(session, order.model, order.version, order.alias, kept=order.moves)
         last = end_of_chain(session, signer, order.actor, version.said)
@@ -185,7 +186,7 @@ def promote(store: Guard, model: str, version: str, alias: str, actor: str) -> R
     if different := changes(facts, binding):
         raise refusals.stale(alias, model, version, different[0])
     signer = load_signer(key_folder())
-    with store.ManagedSessionMaker(read_only=False) as session:
+    with writing(store) as session:
         table.lock(session)
         found = store.version_in(session, model, version, alias, kept=True)
         last = end_of_chain(session, signer, actor, found.said)

@@ -13,6 +13,7 @@ from canary_mlflow.ledger.keys import key_folder, load_signer
 from canary_mlflow.ledger.policy_rows import policy_record
 from canary_mlflow.ledger.rows import Row
 from canary_mlflow.ledger.writing import add, let_sign
+from canary_mlflow.mlflow_internals import writing
 from canary_mlflow.policies import checked_content, content_of, policy_names
 from canary_mlflow.registry.actors import given, refuse_stranger
 
@@ -32,7 +33,7 @@ def set_policy(guard: Guard, pattern: str, content: Mapping[str, Any], reason: s
     refuse_stranger(guard.operators, actor, f"the policy of {pattern!r}")
     content = own_content(content)
     signer = load_signer(key_folder())
-    with guard.ManagedSessionMaker(read_only=False) as session:
+    with writing(guard) as session:
         table.lock(session)
         last = let_sign(session, signer, actor)
         times, workspace = clock.stamp(last), guard._get_active_workspace()

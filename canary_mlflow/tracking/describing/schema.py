@@ -79,17 +79,19 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
 
 _KL_WITH_REFERENCE = ("grpo", "rloo")  # have a reference model, and log a KL, only if beta > 0
 
-OLDEST_TRL = (1, 12)  # that we train with (pyproject.toml)
+SERIES_FROM = (1, 12)  # TRLs that log all of these
 
 
 def required(algo: str, arguments: Mapping[str, object], trl: str = "") -> tuple[str, ...]:
     """The series that a run of `algo` with these arguments must have (names as in TrainingArguments).
 
-    `trl` is the installed release. A user's own script may have an older one than we train with, which logs less: TRL
-    0.18 no entropy. What a release of ours no longer logs is lost; what that one never did is not there to be had.
+    `trl` is the installed release. An older one logs less: TRL 0.18 no entropy. What a later release no longer logs is
+    lost; what that one never did is not there to be had, and only what any trainer logs is asked of it.
     """
-    older = bool(trl) and _release(trl) < OLDEST_TRL
-    names = REQUIRED["trainer"] if older else REQUIRED.get(algo.lower(), REQUIRED["trainer"])
+    older = bool(trl) and _release(trl) < SERIES_FROM
+    names = REQUIRED.get(algo.lower(), REQUIRED["trainer"])
+    if older:
+        names = tuple(name for name in names if name in REQUIRED["trainer"])
     beta = arguments.get("beta")
     if not older and algo.lower() in _KL_WITH_REFERENCE and isinstance(beta, (int, float)) and beta > 0:
         names = (*names, "kl")

@@ -14,13 +14,17 @@ OWN_WORK = ("packing", "num_generations", "max_completion_length")
 """Arguments of some trainers that set the amount of work; left out if a trainer lacks them, or they are off."""
 
 
+RENAMED = {"ppov2": "ppo"}  # TRL 0.9 to 0.12
+
+
 def algorithm_of(args: Any, trainer: Any = None) -> str:
     """sft, dpo, … from the class of the arguments (SFTConfig) or the trainer (DPOTrainer); `trainer` if neither is
     TRL's. A script's own class (`class Arguments(SFTConfig)`) is what TRL's nearest class above it is."""
     for value, ending in ((args, "Config"), (trainer, "Trainer")):
         names = [kind.__name__ for kind in type(value).__mro__ if kind.__module__.partition(".")[0] == "trl"]
         if name := next((one for one in names if not one.startswith("_")), ""):
-            return name.removesuffix(ending).lower() if name.endswith(ending) else "trainer"
+            found = name.removesuffix(ending).lower() if name.endswith(ending) else "trainer"
+            return RENAMED.get(found, found)
     name = type(args).__name__
     return name.removesuffix("Config").lower() if name.endswith("Config") else "trainer"
 

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.ledger.migrations import watch
-from canary_mlflow.ledger.uris import SCHEMES, guarded_uri, is_guarded
+from canary_mlflow.ledger.uris import SCHEMES, guarded_uri
 from canary_mlflow.tracking.stores.places import sqlite_file, without_password
 from canary_mlflow.tracking.stores.read_only import read_only_uri
 
@@ -48,7 +48,7 @@ def prepare_store(uri: str | None = None) -> MlflowClient:
                 create_sqlite(file)
         elif not found.startswith("http"):
             check_database(found)
-        if is_guarded(guarded_uri(found)):  # SQLite or PostgreSQL
+        if urlsplit(found).scheme.partition("+")[0] in ("sqlite", "postgresql"):
             check_schema(found)
         try:
             client = MlflowClient(tracking_uri=found, registry_uri=registry_for(found))
