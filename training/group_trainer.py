@@ -12,11 +12,11 @@ from training.arguments import trainer_arguments
 from training.config import CanaryConfig
 from training.datasets.chats import ids_of
 from training.devices import Device
+from training.loading import SEED
 from training.parts import Parts
 from training.rewards import Answers, Reward, prompts_of, rewards_of
 
 EVALUATED = "num_generations_eval"  # older TRLs evaluate with as many answers as they train with
-EVALUATION_SEED = 20_240_229  # added to the run's seed: evaluation draws other noise than training
 
 
 class RepeatableEvaluation:
@@ -27,7 +27,7 @@ class RepeatableEvaluation:
     def evaluate(self, *given: Any, **named: Any) -> dict[str, float]:
         """Evaluate as the trainer does, with that noise."""
         with torch.random.fork_rng():
-            torch.manual_seed(self.args.seed + EVALUATION_SEED)
+            torch.manual_seed(self.args.seed + SEED)  # other noise than the training's
             found: dict[str, float] = super().evaluate(*given, **named)  # type: ignore[misc]
         return found
 

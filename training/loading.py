@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 HEADS = ("score.weight", "classifier.weight", "classifier.bias")  # of a sequence classifier
-HEAD_SEED = 20240229
+SEED = 20240229  # of what is drawn alike in all runs: new heads, and the noise of evaluations
 
 
 @contextmanager
@@ -94,7 +94,7 @@ def load_model(
     try:
         with torch.random.fork_rng(devices=[]):
             if scores:
-                torch.default_generator.manual_seed(HEAD_SEED)
+                torch.default_generator.manual_seed(SEED)
                 options["num_labels"] = 1
             with quiet(scores):
                 model, info = kind.from_pretrained(folder, output_loading_info=True, trust_remote_code=False, **options)

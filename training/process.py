@@ -22,7 +22,7 @@ from canary_mlflow.tracking.describing.failures import Raised
 from canary_mlflow.tracking.signals import waiting
 from training import devices, peers
 
-GRACE = 20.0  # seconds a run has to record its end after SIGTERM
+GRACE = peers.GRACE + 5.0  # seconds a run has to record its end after SIGTERM: more than its ranks
 AHEAD = 3  # processes that load their libraries at the same time, half a GiB each
 GO = b"go\n"
 FROM_TERMINAL = (signal.SIGINT, signal.SIGHUP)  # signals that only the session handles

@@ -203,8 +203,8 @@ class Cluster:
             "expected a server or PostgreSQL, which all can reach; set MLFLOW_TRACKING_URI"
         )
 
-    def resources(self) -> dict[str, Any]:
-        """What a unit takes on its node, in Ray's terms."""
+    def resources(self) -> dict[str, float]:
+        """What a unit takes on its node, in the words of Ray's nodes."""
         total = [node["Resources"] for node in self.nodes().values()]
         gpus = self.needs.gpus
         if gpus is None:
@@ -214,13 +214,12 @@ class Cluster:
             largest = max((one.get("CPU", 0.0) for one in total), default=0.0)
             cpus = float(self.needs.threads) if gpus else max(float(self.needs.threads), largest // 2 + 1)
         own = {self.needs.host_class: 1.0} if self.needs.host_class else {}
-        return {"num_cpus": cpus, "num_gpus": gpus, "resources": own}
+        return {"CPU": cpus, "GPU": gpus, **own}
 
-    def fits(self, wanted: Mapping[str, Any]) -> bool:
+    def fits(self, wanted: Mapping[str, float]) -> bool:
         """Whether any live node has as much, free or not."""
-        asked = {"CPU": wanted["num_cpus"], "GPU": wanted["num_gpus"], **wanted["resources"]}
         return any(
-            all(node["Resources"].get(key, 0.0) >= value for key, value in asked.items() if value)
+            all(node["Resources"].get(key, 0.0) >= value for key, value in wanted.items() if value)
             for node in self.nodes().values()
         )
 
@@ -259,7 +258,9 @@ class Cluster:
 
         near = unit.node in self.nodes()
         strategy = NodeAffinitySchedulingStrategy(unit.node, soft=True) if near else "SPREAD"
-        options = {**self.resources(), "scheduling_strategy": strategy, "name": unit.name}
+        own = self.resources()
+        taken = {"num_cpus": own.pop("CPU"), "num_gpus": own.pop("GPU"), "resources": own}
+        options = {**taken, "scheduling_strategy": strategy, "name": unit.name}
         # A fresh process for each, so that no unit inherits what another left in the environment.
         remote = self.ray.remote(max_retries=0, max_calls=1, **options)(_on_node())
         return remote.remote(ROOT, wired(unit))
@@ -314,8 +315,7 @@ class Waiting:
         if self.cluster.fits(wanted):
             self.since, self.said = time.monotonic(), False
             return
-        asked = {"CPU": wanted["num_cpus"], "GPU": wanted["num_gpus"], **wanted["resources"]}
-        what = ", ".join(f"{key} {value:g}" for key, value in asked.items() if value)
+        what = ", ".join(f"{key} {value:g}" for key, value in wanted.items() if value)
         minutes = self.cluster.needs.wait_minutes
         if not self.said:
             self.cluster.say(f"no node of the cluster has {what}; waiting up to {minutes:g} minutes for one")

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from gates.model.policy import FreshBaseline, Policy
@@ -21,13 +20,6 @@ if TYPE_CHECKING:
     from canary_mlflow.launching.runs import Runner
 
 ORDER = "b c c b"  # so that neither side always has the earlier, cooler machine
-
-
-class Turn(StrEnum):
-    """Which side's run is made."""
-
-    FRESH = "fresh"  # the champion's, made now
-    CANDIDATE = "candidate"
 
 
 @dataclass(frozen=True)
@@ -46,16 +38,16 @@ class Missing:
         fresh = len(self.first) + len(set(self.seeds) - set(self.there)) if self.with_fresh else 0
         return len(self.seeds) + fresh
 
-    def turns(self) -> Iterator[tuple[Turn, int]]:
-        """Which side runs with which seed, in order. Missing fresh runs come first: one more pair tells much
+    def turns(self) -> Iterator[tuple[str, int]]:
+        """The runs in order, as role and seed. Missing fresh runs come first: one more pair tells much
         (benchmarks/gate_plans.py)."""
         if not self.with_fresh:
-            yield from ((Turn.CANDIDATE, seed) for seed in self.seeds)
+            yield from (("run", seed) for seed in self.seeds)
             return
-        yield from ((Turn.FRESH, seed) for seed in self.first)
+        yield from (("baseline", seed) for seed in self.first)
         for number, seed in enumerate(self.seeds):
-            turns = (Turn.FRESH, Turn.CANDIDATE) if number % 2 == 0 else (Turn.CANDIDATE, Turn.FRESH)
-            yield from ((turn, seed) for turn in turns if turn is Turn.CANDIDATE or seed not in self.there)
+            roles = ("baseline", "run") if number % 2 == 0 else ("run", "baseline")
+            yield from ((role, seed) for role in roles if role == "run" or seed not in self.there)
 
     def words(self) -> str:
         """What will be made, such as "2 more runs (seeds 3 and 4), each beside a fresh run of the champion"."""

@@ -10,7 +10,7 @@ from canary_mlflow import tags
 from canary_mlflow.errors import BrokeOff, CanaryError, NoSource, StoreError, UsageError
 from canary_mlflow.launching.added_runs import AddedRuns, configuration_of, run_champion
 from canary_mlflow.launching.cluster import runner_at
-from canary_mlflow.launching.missing_runs import Missing, Turn, fresh_is_due, seeds_of, seeds_without_fresh
+from canary_mlflow.launching.missing_runs import Missing, fresh_is_due, seeds_of, seeds_without_fresh
 from canary_mlflow.launching.runs import Result, Runner, RunSpec, make_one
 from canary_mlflow.registry.evidence import is_own_script
 from canary_mlflow.registry.judging.gatekeeper import gate
@@ -250,11 +250,11 @@ class Plan:
     def specs(self, missing: Missing) -> Iterator[RunSpec]:
         """The missing runs in order, as long as the plan needs them."""
         champion = self.prepared
-        for turn, seed in missing.turns():
-            if turn is Turn.CANDIDATE and not self.ended:
+        for role, seed in missing.turns():
+            if role == "run" and not self.ended:
                 self.say(f"making a run of the candidate, seed {seed}")
                 yield self.added.candidate(seed)
-            elif turn is Turn.FRESH and self.with_fresh and champion is not None:
+            elif role == "baseline" and self.with_fresh and champion is not None:
                 self.say(f"making a run of champion version {champion}, seed {seed}")
                 try:
                     spec = self.added.fresh(champion, seed)
