@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from canary_mlflow import tags
-from canary_mlflow.reports.panels import SERIES
+from canary_mlflow.reports.charts import SERIES
 from canary_mlflow.reports.study import Compared, Correlation, Figures, Memory, Peak
 from canary_mlflow.tracking.describing.schema import REQUIRED, mlflow_key
 from canary_mlflow.tracking.reading.histories import read_points

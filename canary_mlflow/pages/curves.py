@@ -15,6 +15,7 @@ from canary_mlflow.pages.requests import runs_database
 from canary_mlflow.pages.series import read_series
 from canary_mlflow.reports.charts import (
     BAND,
+    PANELS,
     Band,
     Steps,
     Values,
@@ -24,7 +25,6 @@ from canary_mlflow.reports.charts import (
     spread_of,
     thinned,
 )
-from canary_mlflow.reports.panels import PANELS
 from canary_mlflow.tracking.describing.schema import mlflow_key
 from canary_mlflow.tracking.reading.facts import RunFacts
 from canary_mlflow.tracking.reading.records import in_order, series_of

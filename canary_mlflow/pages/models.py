@@ -18,7 +18,7 @@ from canary_mlflow.ledger.rows import Kind, Row
 from canary_mlflow.pages.requests import argument, as_answer, readers, registry_database, rendered, runs_database
 from canary_mlflow.registry.versions import CHAMPION
 from canary_mlflow.registry.workspaces import active_workspace
-from canary_mlflow.reports.panels import label
+from canary_mlflow.reports.charts import label
 from canary_mlflow.tracking.reading.database import read_facts
 from canary_mlflow.tracking.reading.facts import RunFacts
 from canary_mlflow.tracking.stores.read_only import has_ledger

@@ -16,9 +16,9 @@ from canary_mlflow.pages.reference import Reference, away, champion_of, unplaced
 from canary_mlflow.pages.requests import runs_database
 from canary_mlflow.pages.run import marks_of
 from canary_mlflow.pages.series import drawn_series, up_to_date
+from canary_mlflow.reports.charts import PANELS, SERIES, Panel, label, target_keys, target_of
 from canary_mlflow.reports.decision import RunWarning
 from canary_mlflow.reports.formatting import counted
-from canary_mlflow.reports.panels import PANELS, SERIES, Panel, label, target_keys, target_of
 from canary_mlflow.reports.sweep import GridRow, columns
 from canary_mlflow.tracking.describing.schema import name_of_key
 from canary_mlflow.tracking.reading.database import children_of, read_facts

@@ -34,7 +34,7 @@ from canary_mlflow.pages.session import (
 )
 from canary_mlflow.pages.verdict import decided_by, judged
 from canary_mlflow.reports import instabilities
-from canary_mlflow.reports.panels import GIVEN
+from canary_mlflow.reports.charts import GIVEN
 from canary_mlflow.reports.view import view_of
 from canary_mlflow.tracking.reading.database import read_facts
 from canary_mlflow.tracking.reading.facts import RunFacts

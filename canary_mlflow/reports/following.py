@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from canary_mlflow import tags
+from canary_mlflow.reports.charts import PANELS, label
 from canary_mlflow.reports.formatting import duration
-from canary_mlflow.reports.panels import PANELS, label
 from canary_mlflow.shown import visible
 from canary_mlflow.tracking.reading.facts import RunFacts, sentence
 from canary_mlflow.tracking.reading.following import Sight
