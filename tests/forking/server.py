@@ -117,10 +117,11 @@ def make_once() -> None:
     """What takes a tenth of a second when a process first needs it."""
     from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
-    from canary_mlflow.reports import html
+    from canary_mlflow.reports.rendering import environment
+    from canary_mlflow.shown import finalized
 
     get_checkpoint_conversion_mapping("gpt_neox")
-    html.template()
+    environment(finalized).get_template("study.html")
 
 
 @dataclass(kw_only=True)
