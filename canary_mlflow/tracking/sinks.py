@@ -133,9 +133,8 @@ class MlflowSink(BatchedSink):
         super().begin(recorder)
 
     def write(self, rows: Sequence[Dated]) -> None:
-        for when, step, row in rows:
-            if self._recorder is not None and row:
-                self._recorder.put(step, row, when)
+        if self._recorder is not None and (held := [row for row in rows if row[2]]):
+            self._recorder.put_all(held)
 
     def late(self, step: int, row: Mapping[str, float]) -> None:
         if self._recorder is not None:

@@ -20,7 +20,7 @@ END = {"status": "FINISHED", "end_time": 5}
 
 
 def row(step: int) -> Item:
-    kl = "NaN" if step == 3 else 0.1
+    kl = math.nan if step == 3 else 0.1
     return {"timestamp": 1000 + step, "step": step, "metrics": {"loss": 1 / step, "kl": kl}}
 
 
@@ -170,9 +170,7 @@ def test_a_full_disk_loses_only_what_memory_does_not_hold_and_no_line_in_part(tm
     lost = []
     with full_disk(queue.path.stat().st_size + 100):
         for step in range(3, 10):
-            try:
-                queue.put(row(step))
-            except OSError:
+            if queue.put(row(step))[0]:
                 lost.append(step)
         assert all(json.loads(line) for line in queue.path.read_text().splitlines())
         assert lost == [6, 7, 8, 9]  # one row more on disk, two in memory
@@ -183,6 +181,16 @@ def test_a_full_disk_loses_only_what_memory_does_not_hold_and_no_line_in_part(tm
     queue.put(row(10))
     queue.done()
     assert steps(drain(queue)) == [5, 10]
+
+
+def test_many_rows_at_once_are_kept_as_far_as_there_is_room(tmp_path: Path) -> None:
+    queue = outbox(tmp_path, most=4)
+    queue.put(row(1))
+    with full_disk(queue.path.stat().st_size + 100):
+        lost, error = queue.put(*map(row, range(2, 10)))
+    assert (lost, queue.values) == (2 * 5, 2 * 4)  # one more on disk, two in memory
+    assert error is not None
+    assert steps(drain(queue)) == [1, 2, 3, 4]
 
 
 def test_what_a_full_disk_does_not_take_to_the_end_is_counted(tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ def test_a_full_disk_and_a_dead_server_cost_no_step_and_are_counted_and_said(tmp
     last_step, lost, missing = map(int, done.stdout.split())
     assert last_step == 200
     kept = [json.loads(line) for line in (tmp_path / "r1" / "undelivered.jsonl").read_text().splitlines()]
-    in_file = sum(len(line["metrics"]) for line in kept if "metrics" in line)
+    in_file = sum(len(line["names"]) for line in kept if "names" in line)
     assert lost > 0
     assert lost + in_file == missing == 400
     assert f"{lost} values are lost" in done.stderr

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import struct
 import threading
+from base64 import b64decode, b64encode
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from itertools import chain
+from functools import lru_cache
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +27,9 @@ FORMAT = "canary-undelivered-1"
 Item = Mapping[str, Any]
 """A row `{timestamp, step, metrics}`, `{tags}`, an artifact `{artifact, content}` or `{file, remove}`, or the run's end
 `{status, end_time}`. A row keeps its timestamp (ms), so that a store recognises one that is sent twice."""
+PACKED = {"timestamp", "step", "names", "packed"}
+"""A row as it stands in the file: numbers as bytes, which takes a tenth of the time that their digits do. The thread
+that writes has the interpreter meanwhile. Files of before have the row itself."""
 KINDS = [
     {"timestamp", "step", "metrics"},
     {"tags"},
@@ -96,19 +103,24 @@ class Outbox:
         """How many values of metrics wait."""
         return self._in_memory + self._in_file
 
-    def put(self, item: Item) -> None:
-        """Add an item. Raises OSError when neither disk nor memory takes it; it is then lost."""
-        line = _Line(to_line(item).encode() + b"\n", values_in(item))
+    def put(self, *items: Item) -> tuple[int, OSError | None]:
+        """Add items, all at once: each write lets another thread have the interpreter. Returns how many values neither
+        disk nor memory took, which are lost, and what the disk said."""
+        lines = [_Line(line_of(item), values_in(item)) for item in items]
         with self._lock:
-            self._memory.append(line)
-            self._in_memory += line.values
+            self._memory += lines
+            self._in_memory += sum(line.values for line in lines)
             try:
                 self._to_disk()
-            except OSError:
-                if line.values and self._in_memory > self.most:
-                    self._memory.pop()
-                    self._in_memory -= line.values
-                    raise
+            except OSError as error:
+                lost = 0
+                for line in reversed(lines):
+                    if self._in_memory > self.most and line.values:
+                        self._memory.pop()
+                        self._in_memory -= line.values
+                        lost += line.values
+                return lost, error
+        return 0, None
 
     def take(self, most: int) -> list[Item]:
         """The oldest items: rows of at most `most` values in all, but at least one, or one item of another kind; none
@@ -152,12 +164,21 @@ class Outbox:
 
     def _to_disk(self) -> None:
         """Move what is in memory to the file, as far as there is room. Raises OSError."""
-        while self._memory:
-            if not self._file.is_open:
-                self._open()
-            self._file.write(self._memory[0].text)
-            values = self._memory.popleft().values
-            self._in_memory, self._in_file = self._in_memory - values, self._in_file + values
+        if self._memory and not self._file.is_open:
+            self._open()
+        try:
+            self._write(len(self._memory))
+        except OSError:
+            while self._memory:
+                self._write(1)
+
+    def _write(self, count: int) -> None:
+        lines = list(islice(self._memory, count))
+        if lines:
+            self._file.write(b"".join(line.text for line in lines))
+        for line in lines:
+            self._memory.popleft()
+            self._in_memory, self._in_file = self._in_memory - line.values, self._in_file + line.values
 
     def _open(self) -> None:
         """Make the file, or continue with the one that is there, behind its first line. Raises OSError."""
@@ -195,15 +216,35 @@ class Outbox:
                 folder.rmdir()
 
 
+def line_of(item: Item) -> bytes:
+    """The line of an item."""
+    if "metrics" not in item:
+        return to_line(item).encode() + b"\n"
+    values = item["metrics"].values()
+    packed = b64encode(struct.pack(f"<{len(values)}d", *values)).decode()
+    head = f'{{"timestamp":{item["timestamp"]},"step":{item["step"]}'
+    return f'{head},"names":{_names(tuple(item["metrics"]))},"packed":"{packed}"}}\n'.encode()
+
+
+@lru_cache(maxsize=16)
+def _names(names: tuple[str, ...]) -> str:
+    """As JSON; most rows have the names of the one before."""
+    return json.dumps(names)
+
+
 def item_of(line: bytes) -> Item | None:
     """The item of a line; None for one that was cut short when its process ended."""
     try:
         found: dict[str, Any] = parse_json(line)
-        if found.keys() not in KINDS:
+        if found.keys() == PACKED:
+            packed = b64decode(found.pop("packed"), validate=True)
+            values = struct.unpack(f"<{len(packed) // 8}d", packed)
+            found["metrics"] = dict(zip(found.pop("names"), values, strict=True))
+        elif found.keys() not in KINDS:
             return None
-        if "metrics" in found:
+        elif "metrics" in found:
             found["metrics"] = {str(name): float(value) for name, value in found["metrics"].items()}
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, struct.error):
         return None
     return found
 

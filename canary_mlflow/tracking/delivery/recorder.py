@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import one_line
 from canary_mlflow.tracking.delivery.courier import BATCH, Attempts, Courier, Point, is_refused, points_of
-from canary_mlflow.tracking.delivery.lines import to_json
-from canary_mlflow.tracking.delivery.outbox import UNDELIVERED, Item, Outbox, values_in
+from canary_mlflow.tracking.delivery.outbox import UNDELIVERED, Item, Outbox
 from canary_mlflow.tracking.delivery.thread_clock import ThreadClock
 from canary_mlflow.tracking.stores.places import without_password
 
@@ -68,8 +67,11 @@ class Recorder:
 
     def put(self, step: int, values: Mapping[str, float], when: float | None = None) -> None:
         """Hand over one row: canonical name → value, at a time in seconds since the epoch, by default now."""
-        metrics = {name: to_json(value) for name, value in values.items()}
-        self._add({"timestamp": int(1000 * (when or time.time())), "step": step, "metrics": metrics})
+        self.put_all([(when or time.time(), step, values)])
+
+    def put_all(self, rows: Iterable[tuple[float, int, Mapping[str, float]]]) -> None:
+        """Hand over rows, each with its time and step."""
+        self._add(*({"timestamp": int(1000 * when), "step": step, "metrics": values} for when, step, values in rows))
 
     def tag(self, tags: Mapping[str, str]) -> None:
         """Set tags of the run as soon as the rows that wait are sent."""
@@ -121,12 +123,11 @@ class Recorder:
                 f"expected a store that answers; `canary deliver {self.undelivered}` sends the rest"
             )
 
-    def _add(self, item: Item) -> None:
-        """Queue an item behind those that wait."""
-        try:
-            self.outbox.put(item)
-        except OSError as error:
-            self._lose(values_in(item), f"{self.outbox.path}: {error.strerror}")
+    def _add(self, *items: Item) -> None:
+        """Queue items behind those that wait."""
+        lost, error = self.outbox.put(*items)
+        if lost and error:
+            self._lose(lost, f"{self.outbox.path}: {error.strerror}")
         if self._thread is None:
             self.start()
 
