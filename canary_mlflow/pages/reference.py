@@ -93,10 +93,9 @@ class Usual:
 
     band: Band
     width: float
-    runs: int
     updates: float = math.nan
 
-    def beside(self, updates: float) -> Usual:
+    def at_pace(self, updates: float) -> Usual:
         """The same where a run is that makes so many steps on each rollout: on the same rollouts."""
         times = updates / self.updates
         if not math.isfinite(times):
@@ -135,7 +134,7 @@ def band_of(runs: Sequence[Series], rule: MetricRule | None = None) -> Usual | N
     width = max(
         float(np.median(band.high - band.low)), NOISE * noise, LITTLE * (level or 1.0), tolerated(rule, level), 1e-9
     )
-    return Usual(band=band, width=width, runs=len(finite))
+    return Usual(band=band, width=width)
 
 
 def row_noise(values: Values) -> float:
@@ -198,7 +197,7 @@ def departure(usual: Usual, series: Series) -> Departure:
 def away(known: Mapping[str, Usual], series: Mapping[str, Series]) -> dict[str, Any]:
     """How far each series departs from the reference, in widths, and where it left; a policy, by rollouts."""
     pace = updates_of(series)
-    gone = {name: departure(known[name].beside(pace), found) for name, found in series.items() if name in known}
+    gone = {name: departure(known[name].at_pace(pace), found) for name, found in series.items() if name in known}
     return {name: {"far": round(one.farthest, 3), "step": one.step, "now": one.now} for name, one in gone.items()}
 
 

@@ -86,7 +86,7 @@ def read_run(run_id: str) -> RunPage:
     model = model_of(stored, session)
     champion = champion_of(stored, model, session)
     try:
-        bands = bands_beside(stored, champion)
+        bands = bands_of(stored, champion)
     except sa.exc.SQLAlchemyError as error:
         runs_database().rollback()  # so that PostgreSQL answers what comes after
         bands, champion = {}, Reference(said=f"No band of the champion: {refused(error)}.")
@@ -103,12 +103,12 @@ def read_run(run_id: str) -> RunPage:
     )
 
 
-def bands_beside(run: RunFacts, champion: Reference) -> dict[str, Usual]:
+def bands_of(run: RunFacts, champion: Reference) -> dict[str, Usual]:
     """What the champion's runs did, where the run is on the same rollouts, if it has any; {} until that is known."""
     known = usual_of(champion.run_ids, SERIES, 0, run.tags.get(tags.TIER, ""))
     pace = updates_of(drawn_series(runs_database(), run, ["iteration_time"], None, rough=False)[0])
     waits = run.running and unplaced(known, pace, run.step)
-    return {} if waits else {name: one.beside(pace) for name, one in known.items()}
+    return {} if waits else {name: one.at_pace(pace) for name, one in known.items()}
 
 
 def session_of(run: RunFacts) -> RunFacts | None:

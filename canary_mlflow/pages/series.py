@@ -62,7 +62,7 @@ def drawn_series(
     for key in long:
         steps = steps_apart(connection, run.run_id, key, run.latest[key].step // BAND)
         points |= points_over(connection, {run.run_id: [key]}, at=steps)[run.run_id]
-    for key, rows in (unsent(run) if until is None else {}).items():
+    for key, rows in (pending(run) if until is None else {}).items():
         points[key] = np.concatenate([points.get(key, NONE), rows])
     return named(names, points), bool(long)
 
@@ -88,7 +88,7 @@ def steps_apart(connection: sa.Connection, run_id: str, key: str, stride: int) -
 # stability.jsonl within a fifth of a second; a server that can read this file shows them as early as that.
 
 
-def unsent(run: RunFacts) -> dict[str, Points]:
+def pending(run: RunFacts) -> dict[str, Points]:
     """The points by MLflow key after the last step that the store has; empty if the run has ended, or its file cannot
     be read here."""
     place = folder_of(run) if run.running else None
@@ -103,7 +103,7 @@ def unsent(run: RunFacts) -> dict[str, Points]:
 
 def up_to_date(run: RunFacts) -> RunFacts:
     """The run with its newest rows, so that its page has one clock."""
-    last = ((key, max(rows.tolist())) for key, rows in unsent(run).items())
+    last = ((key, max(rows.tolist())) for key, rows in pending(run).items())
     news = {key: Latest(step=int(step), timestamp=int(moment), value=value) for key, (step, moment, value) in last}
     return replace(run, latest={**run.latest, **news})
 

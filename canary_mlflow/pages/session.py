@@ -145,7 +145,7 @@ def targets_of(page: SessionPage) -> dict[str, float | None]:
     return {panel.title: target_of(panel, params) for panel in page.panels}
 
 
-def beside_of(page: SessionPage) -> list[Compared]:
+def sides_beside(page: SessionPage) -> list[Compared]:
     """What differs from the reference and what is equal, for each other side."""
     if not page.reference.run_ids:
         return []
@@ -206,7 +206,7 @@ def curves_of(
         })  # fmt: skip
     bands = {}
     if after is None or until is not None:
-        bands = {name: as_json(one.beside(pace).drawn(after, until)) for name, one in known.items()}
+        bands = {name: as_json(one.at_pace(pace).drawn(after, until)) for name, one in known.items()}
     again = page.running and unplaced(known, pace, next_of(page))  # with the band where it belongs
     return {"whole": after is None, "rough": few, "next": None if again else next_of(page), "running": page.running,
             "runs": runs, "bands": bands}  # fmt: skip

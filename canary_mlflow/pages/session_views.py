@@ -1,21 +1,23 @@
-"""The routes of a session and of several compared: pages, curves, clocks, and CSV."""
+"""The routes of a session and of several compared: pages, curves, clocks, CSV; and what a word in an address names."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow import tags
-from canary_mlflow.errors import UsageError
+from canary_mlflow.errors import NoSuchRun, NoSuchVersion, UsageError
 from canary_mlflow.pages.answers import answers_of
 from canary_mlflow.pages.comparison import earlier_than, gate_would_say
 from canary_mlflow.pages.curves import clocks_of, csv_lines, middle, strips_of
-from canary_mlflow.pages.finding import LONGEST, find
+from canary_mlflow.pages.models import is_model, session_of, version_behind
 from canary_mlflow.pages.requests import (
     argument,
     as_answer,
     readable,
     readers,
+    registry_database,
     rendered,
     runs_database,
     tracking_uri,
@@ -24,25 +26,26 @@ from canary_mlflow.pages.requests import (
 from canary_mlflow.pages.session import (
     SIDES,
     SessionPage,
-    beside_of,
     curves_of,
     grid_of,
     name_of,
     newest,
     read_page,
+    sides_beside,
     targets_of,
 )
 from canary_mlflow.pages.verdict import decided_by, judged
 from canary_mlflow.reports import instabilities
 from canary_mlflow.reports.charts import GIVEN
 from canary_mlflow.reports.view import view_of
-from canary_mlflow.tracking.reading.database import read_facts
-from canary_mlflow.tracking.reading.facts import RunFacts
+from canary_mlflow.tracking.reading.database import find_run, named_like, read_facts
+from canary_mlflow.tracking.reading.facts import RunFacts, count
 
 if TYPE_CHECKING:
     from flask import Response
 
 ASKED = 20  # series that one request may name
+LONGEST = 300  # characters of a word that names a session
 
 
 def session() -> Any:
@@ -81,7 +84,7 @@ def page_of(
         query=query,
         given=GIVEN,
         targets=targets_of(page),
-        beside=beside_of(page),
+        sides=sides_beside(page),
         warned=instabilities.of_warnings(page.warnings),
         strips=strips_of(page.recorded),
         answers=answers_of([(one.name, one.run) for one in page.runs], champion),
@@ -139,6 +142,55 @@ def heads_of(asked: Sequence[tuple[str, str]]) -> Sequence[RunFacts]:
             raise UsageError(f"{name}: {word!r} is a model; expected a run, a session, or MODEL/VERSION")
         heads.append(place.run or place.head)
     return readable(heads)
+
+
+# ---- what a word in an address names ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A model, or a session (or a run without one). `run`: the run of the session that was asked for."""
+
+    model: str = ""
+    head: RunFacts | None = None
+    run: RunFacts | None = None
+
+
+def find(word: str) -> Place:
+    """The place that a word names. Raises NoSuchRun, NoSuchVersion."""
+    name = word.removeprefix("models:/")
+    if read_facts(runs_database(), [name], tags=()):
+        return place_of(name)
+    if is_model(registry_database(), name):
+        return Place(model=name)
+    if found := version_in(name) or named_like(runs_database(), name):
+        return place_of(found)
+    raise NoSuchRun(
+        f"{word[:LONGEST]!r}: no run, session, version, model or name of one in this store; expected an id, "
+        "MODEL/VERSION, MODEL@champion or a name; see the overview"
+    )
+
+
+def version_in(name: str) -> str:
+    """The session of MODEL/VERSION or MODEL@ALIAS; '' for any other word. Raises NoSuchVersion if there is none."""
+    connection = registry_database()
+    model, at, alias = name.rpartition("@" if "@" in name else "/")
+    if not at or not is_model(connection, model):
+        return ""
+    version = version_behind(connection, model, alias) if at == "@" else count(alias)
+    session = session_of(connection, model, version) if version else ""
+    if not session:
+        raise NoSuchVersion(f"{name[:LONGEST]!r}: no such version with a session; expected one; see the model's page")
+    return session
+
+
+def place_of(run_id: str) -> Place:
+    """The session that a run belongs to, or the run itself."""
+    run = find_run(runs_database(), run_id)
+    parent = read_facts(runs_database(), [run.parent], latest=None).get(run.parent) if run.parent else None
+    if parent is None or parent.deleted or not parent.parental:
+        return Place(head=run)
+    return Place(head=parent, run=run)
 
 
 # ---- what a page fetches ---------------------------------------------------------------------------------------------
