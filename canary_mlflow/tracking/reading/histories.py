@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 ROLES = ("run", "baseline")
 STEPS_KEY = mlflow_key("step_time")
 RUNS_AT_ONCE = 100  # the server's limit for one bulk request
+POINTS_AT_ONCE = 25_000  # the server's silent limit for one bulk answer
 
 
 def read_runs(client: MlflowClient, run_ids: Sequence[str], metrics: Iterable[str] | None = None) -> tuple[Run, ...]:
@@ -180,7 +181,6 @@ def _bulk(uri: str, run_ids: Sequence[str], key: str) -> list[dict[str, Any]] | 
     """The answer of get-history-bulk; None if the server does not have that route, or cuts the answer short."""
     import requests
     from mlflow.exceptions import MlflowException
-    from mlflow.store.tracking import MAX_RESULTS_GET_METRIC_HISTORY  # the server's silent limit for one bulk answer
     from mlflow.utils.credentials import get_default_host_creds
     from mlflow.utils.rest_utils import http_request
 
@@ -189,7 +189,7 @@ def _bulk(uri: str, run_ids: Sequence[str], key: str) -> list[dict[str, Any]] | 
             get_default_host_creds(uri),
             "/ajax-api/2.0/mlflow/metrics/get-history-bulk",
             "GET",
-            params={"run_id": list(run_ids), "metric_key": key, "max_results": MAX_RESULTS_GET_METRIC_HISTORY},
+            params={"run_id": list(run_ids), "metric_key": key, "max_results": POINTS_AT_ONCE},
             max_retries=2,
         )
         if response.status_code != 200:
@@ -197,7 +197,7 @@ def _bulk(uri: str, run_ids: Sequence[str], key: str) -> list[dict[str, Any]] | 
         found: list[dict[str, Any]] = response.json()["metrics"]
     except (MlflowException, requests.RequestException, ValueError, KeyError):
         return None  # the public call below says what is wrong, or works
-    return found if len(found) < MAX_RESULTS_GET_METRIC_HISTORY else None
+    return found if len(found) < POINTS_AT_ONCE else None
 
 
 def _one_by_one(client: MlflowClient, keys: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str, int, int, float]]:
