@@ -14,9 +14,6 @@ from gates.watch.policy import DriftRules, GrowthRules, Harm, RowRules, StreamRu
 from gates.watch.together import MEAN_TO_SD
 from gates.watch.warning import Detection, Detector, Level
 
-_CUT_TO_SD = 1.37  # MEAN_TO_SD where deviations are cut at three standard deviations and follow a trend
-_SLOPE = 0.02  # largest trend of the forecast, per row
-_BEYOND = 4  # standard deviations from which on a level counts as far away
 _LOG_SD = 0.02  # a stream steadier than 2 % is watched as if it varied by that much
 
 
@@ -76,10 +73,9 @@ class Drift(Detector):
         cut = 2 * sd
         pull = -cut if miss < -cut else cut if miss > cut else miss
         self._centre += self._slope + self._gain * pull
-        slope = self._slope + self._slope_gain * pull
-        self._slope = -_SLOPE if slope < -_SLOPE else _SLOPE if slope > _SLOPE else slope
+        self._slope += self._slope_gain * pull
         size = miss if miss >= 0 else -miss
-        sd = (1 - self._gain) * sd + self._gain * _CUT_TO_SD * (size if size < 3 * sd else 3 * sd)
+        sd = (1 - self._gain) * sd + self._gain * MEAN_TO_SD * (size if size < 3 * sd else 3 * sd)
         self._sd = sd if sd >= self._least else self._least
         if self._centre > self._high:
             self._high = self._centre
@@ -120,7 +116,7 @@ class Drift(Detector):
     def _far_away(self) -> Detection | None:
         level = sorted(self._recent)[len(self._recent) // 2]
         change = level - self._best
-        if level <= self._known or change <= self._far or change <= _BEYOND * self._sd:
+        if level <= self._known or change <= self._far:
             return None
         return Detection(Level.WARN, self._seen(level))
 

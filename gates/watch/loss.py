@@ -25,7 +25,7 @@ _WANDERS = 3.0  # times as far as independent rows tell may a level wander of wh
 _JUMP = 5.0  # a single jump counts as at most this many times the noise
 _EARLY = 3  # rows before which a run cannot have blown up
 # Factors and nats by which a loss must be above its beginning; ten times is beyond recovery.
-_HALF_ABOVE, _DOUBLE, _TENFOLD, _RISE = 1.5, 2.0, 10.0, 0.05
+_DOUBLE, _TENFOLD, _RISE = 2.0, 10.0, 0.05
 _TINY = 1e-9  # a loss of 0 or below has no logarithm
 _LIKELY = 2.0  # standard errors by which a reward must have risen before a flat loss is no matter
 
@@ -205,9 +205,9 @@ class RewardLost(GainLost):
 class BlowUp:
     """A loss that stands far above its beginning before it had a best level.
 
-    Half above the level of its first rows for as long as any finding, or, if it blew up in these, at the double of the
-    lowest of its first three rows, and above all of them, for longer. At ten times the lowest and twice the highest it
-    is beyond recovery as soon as `hold_least` rows say so. A loss this far from where it is going varies as far as it
+    At the double of the level of its first rows for as long as any finding, or, if it blew up in these, of the lowest
+    of its first three rows, and above all of them, for longer. At ten times the lowest and twice the highest it is
+    beyond recovery as soon as `hold_least` rows say so. A loss this far from where it is going varies as far as it
     is high, so the rise and the noise of neighbours are measured as factors.
     """
 
@@ -243,7 +243,7 @@ class BlowUp:
             self._first = level
             return None
         error = self._noise.sd
-        far = _factors(level, self._first, _HALF_ABOVE, error * _OF_ROWS / math.sqrt(window))
+        far = _factors(level, self._first, _DOUBLE, error * _OF_ROWS / math.sqrt(window))
         # One low row among the first ones is luck.
         further = _factors(level, self._lowest, _DOUBLE, error) if level > self._highest else 0.0
         least = self._rules.noise + _FEW_ROWS
