@@ -33,9 +33,9 @@ from mlflow import MlflowClient  # noqa: E402
 from canary_mlflow.ledger.chain import damages  # noqa: E402
 from canary_mlflow.ledger.keys import key_folder, load_public, load_signer, public_files  # noqa: E402
 from canary_mlflow.ledger.rows import Kind, Record, Row, signed  # noqa: E402
+from canary_mlflow.registry.backends import registry_of  # noqa: E402
 from canary_mlflow.registry.guard.binding import bind  # noqa: E402
-from canary_mlflow.registry.guard.promotion import Order  # noqa: E402
-from canary_mlflow.registry.guard_client import guard_of  # noqa: E402
+from canary_mlflow.registry.guard.order import Order  # noqa: E402
 from canary_mlflow.tracking.stores.store import prepare_store  # noqa: E402
 
 MODEL, OTHER = "guarded", "unguarded-alias"
@@ -48,7 +48,7 @@ class Bench:
 
     def __init__(self, uri: str) -> None:
         self.client = prepare_store(uri)
-        self.guard: Any = guard_of(self.client)
+        self.guard: Any = registry_of(self.client).store
         self.stock = MlflowClient(tracking_uri=uri, registry_uri=uri)
         place = tempfile.mkdtemp(prefix="canary-bench-")
         for model in (MODEL, THEIRS):

@@ -111,8 +111,8 @@ class Place:
 
     def wrong(self) -> Iterator[str]:
         """Sentences on what is not as it should be."""
+        from canary_mlflow.registry.backends import registry_of
         from canary_mlflow.registry.guard.seal import require_seal
-        from canary_mlflow.registry.guard_client import guard_of
 
         client = self.client()
         experiments = [found.experiment_id for found in client.search_experiments()]
@@ -124,7 +124,7 @@ class Place:
             if any(run.info.end_time is None for run in (session, *below)):
                 yield f"version {found.version} of a session that has not ended"
             try:
-                require_seal(client, guard_of(client), found)
+                require_seal(registry_of(client), found)
             except Exception as error:  # noqa: BLE001 - whatever is wrong with it
                 yield f"version {found.version}: {error}"
         trees = subprocess.run(

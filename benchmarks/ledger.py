@@ -82,8 +82,8 @@ def asked(uri: str, count: int) -> dict[str, float]:
     """CPU milliseconds of each question that the guard asks about sessions."""
     guard = guarded_store(uri, "")
     questions = {
-        "session_ms": lambda n: guard.session_rows(run_id(n, 9)),
-        "run_ms": lambda n: guard.sessions_naming(run_id(n, 1)),
+        "session_ms": lambda n: guard.rows(kind="session", alias=run_id(n, 9), everywhere=True),
+        "run_ms": lambda n: guard.rows(kind="session", naming=run_id(n, 1), everywhere=True),
     }
     found = {}
     for name, question in questions.items():

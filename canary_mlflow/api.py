@@ -36,8 +36,8 @@ def compare(baseline: str, candidate: str, *, policy: Rules | None = None, track
     rule; a check's `evidence` has the numbers, in the unit that it names. Raises NoSuchRun, NoSuchModel,
     NoSuchVersion, StoreError, and UsageError for an unknown or missing policy.
     """
-    from canary_mlflow.registry.evidence import find_evidence
     from canary_mlflow.registry.judging.gatekeeper import compare as compare_sides
+    from canary_mlflow.resolve import find_evidence
     from canary_mlflow.tracking.stores.store import reading_store
 
     client = reading_store(tracking_uri)
@@ -53,8 +53,8 @@ def diff(baseline: str, candidate: str, *, tracking_uri: str | None = None) -> D
     `differences`: in exact facts, configuration, code, packages, data, hardware and work. `exit_code`: that of
     `canary diff`. Raises NoSuchRun, NoSuchModel, NoSuchVersion, StoreError.
     """
-    from canary_mlflow.registry.evidence import find_evidence
     from canary_mlflow.reports.diff import between
+    from canary_mlflow.resolve import find_evidence
     from canary_mlflow.tracking.stores.store import existing_store
 
     client = existing_store(tracking_uri)

@@ -81,7 +81,7 @@ def verdicts(folder: Path, uri: str) -> dict[str, int]:
     from canary_mlflow.ledger.table import last
     from canary_mlflow.policies import load_policy
     from canary_mlflow.registry.acts.by_hand import bless
-    from canary_mlflow.registry.guard_client import guard_of
+    from canary_mlflow.registry.backends import registry_of
     from canary_mlflow.registry.judging.gatekeeper import gate
     from canary_mlflow.tracking.stores.store import prepare_store
 
@@ -94,7 +94,7 @@ def verdicts(folder: Path, uri: str) -> dict[str, int]:
         found = gate(client, MODEL, store.register(session(store, slower, runs)), load_policy("smoke"))
         print(f"{name}: {found.word}")
         assert found.word.lower() == name, found.verdict.reason
-        with guard_of(client).engine.connect() as connection:  # type: ignore[union-attr]
+        with registry_of(client).store.engine.connect() as connection:
             rows[name] = last(connection).seq  # type: ignore[union-attr]
     return rows
 

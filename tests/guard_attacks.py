@@ -24,7 +24,7 @@ from canary_mlflow.registry.acts.by_hand import override
 from canary_mlflow.registry.guard.seal import seal_version
 from canary_mlflow.registry.pruning.needed import Terms
 from canary_mlflow.registry.pruning.pruning import prune
-from canary_mlflow.registry.sessions.new_version import register_version
+from canary_mlflow.registry.sessions.registering import register_version
 from canary_mlflow.registry.sessions.rows import Word, record_runs
 from canary_mlflow.registry.sessions.rows import write as told
 from canary_mlflow.tags import MODEL_SOURCE, SESSION_ID

@@ -31,9 +31,9 @@ from canary_mlflow.ledger.chain import damages
 from canary_mlflow.ledger.keys import key_folder, load_public, public_files
 from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.registry.acts.by_hand import override
+from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.guard.binding import bind
-from canary_mlflow.registry.guard.promotion import Order, Standing
-from canary_mlflow.registry.guard_client import guard_of
+from canary_mlflow.registry.guard.order import Order, Standing
 from canary_mlflow.registry.plugin import guarded_store
 from canary_mlflow.tracking.stores.store import prepare_store
 
@@ -64,7 +64,7 @@ def promoter(uri: str, pipe: Connection, barrier: Any) -> None:
 def promote(uri: str, pipe: Connection, barrier: Any) -> None:
     leave_connections()
     client = MlflowClient(uri, registry_uri=f"canary+{uri}")
-    guard: Any = guard_of(client)
+    guard: Any = registry_of(client).store
     guard.standing(MODEL)
     barrier.wait()
     while told := pipe.recv():
@@ -94,7 +94,7 @@ def leave_connections() -> None:
 def race(uri: str, promoters: int, rounds: int) -> Iterator[dict[str, Any]]:
     """What came of each round, and of the whole ledger at the end."""
     client = prepare_store(uri)
-    guard: Any = guard_of(client)
+    guard: Any = registry_of(client)
     client.create_registered_model(MODEL)
     place = tempfile.mkdtemp(prefix="canary-raced-")
     versions = [str(client.create_model_version(MODEL, place).version) for _ in range(promoters + 1)]
@@ -110,25 +110,26 @@ def race(uri: str, promoters: int, rounds: int) -> Iterator[dict[str, Any]]:
         rivals = [version for version in versions if version != str(against.version)]
         for version in rivals[1::2]:
             guard.carry_out(order(client, version, against, moves=False))
-        before = len(guard.ledger())
+        before = len(guard.rows(everywhere=True))
         started = time.perf_counter()
         for index, (pipe, version) in enumerate(zip(pipes, rivals, strict=True)):
             pipe.send((version, against, index % 2 == 1))
         answers = [pipe.recv() for pipe in pipes]
-        rows = guard.ledger()
+        rows = guard.rows(everywhere=True)
         yield {
             "round": number + 1,
             "answers": {str(code): many for code, many in sorted(Counter(code for code, _, _ in answers).items())},
             "won": [version for code, version, _ in answers if code == 200],
             "champion": str(client.get_registered_model(MODEL).aliases["champion"]),
-            "ledger": str(guard.moves(MODEL)[0].version),
+            "ledger": str(registry_of(client).moves(MODEL)[0].version),
             "rows_added": len(rows) - before,
             "strange": sorted({said for code, _, said in answers if code not in (200, 409)}),
             "seconds": round(time.perf_counter() - started, 2),
         }
     for pipe in pipes:
         pipe.send(None)
-    yield {"rows": len(guard.ledger()), "damages": [str(one) for one in damages(guard.ledger(), trusted())]}
+    rows = guard.rows(everywhere=True)
+    yield {"rows": len(rows), "damages": [str(one) for one in damages(rows, trusted())]}
 
 
 def trusted() -> Any:

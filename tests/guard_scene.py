@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from guard_doors import Http, Python, Refused, Sql, request
-from guard_modes import Mode
+from guard_modes import Mode, stock_client
 from tiny_weights import CUT_OFF, NAN, safetensors
 
 from canary_mlflow.errors import CanaryError
@@ -19,13 +19,13 @@ from canary_mlflow.ledger.table import LEDGER, METADATA
 from canary_mlflow.ledger.witness import Head, against_witness
 from canary_mlflow.policies import content_of, load_policy
 from canary_mlflow.registry.audit import against_store
+from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.guard.reader import Reader
 from canary_mlflow.registry.judging.assessment import Options, assess
 from canary_mlflow.registry.judging.gatekeeper import enact, gate
 from canary_mlflow.registry.plugin import guarded_store
-from canary_mlflow.registry.policies.asked import policy_for
-from canary_mlflow.registry.policies.setting import set_policy
-from canary_mlflow.registry.sessions.new_version import register_version
+from canary_mlflow.registry.policies.asked import policy_for, set_policy
+from canary_mlflow.registry.sessions.registering import register_version
 
 CHAMPION, BLOCKED, BARE, ASIDE = "1", "2", "3", "4"  # versions of `m`; ASIDE has a PASS that has moved nothing yet
 # Models of which one version is sealed, with what its weights are.
@@ -110,8 +110,9 @@ def stage(mode: Mode, recorder: Any) -> Scene:
     for seed, (model, content) in enumerate(SEALED.items(), 60):
         replace(recorded, model=model, seed=seed).version_of(content)
     careful = {**content_of("smoke"), "name": "careful", "override": {"operators": 2}}
-    set_policy(mode.guard(), "two", careful, "for the attacks", "ann")
-    set_policy(mode.guard(), "coded", {**content_of("smoke"), "name": "no-code", "refuse_code": True}, "…", "ann")
+    owner = stock_client(mode.owner)
+    set_policy(owner, "two", careful, "for the attacks", "ann")
+    set_policy(owner, "coded", {**content_of("smoke"), "name": "no-code", "refuse_code": True}, "…", "ann")
     two = replace(recorded, model="two", seed=70)
     gate(client, "two", two.version(), policy)
     gate(client, "two", two.version(slower=2.0), policy)
@@ -119,7 +120,7 @@ def stage(mode: Mode, recorder: Any) -> Scene:
     gate(client, "gone", gone.version(nan_at=20), policy)
     client.delete_registered_model("gone")
     tried = try_often(replace(recorded, model="tried", seed=90), policy)
-    heads = [Head(seq=row.seq, digest=row.digest) for row in mode.guard().ledger()]
+    heads = [Head(seq=row.seq, digest=row.digest) for row in mode.guard().rows(everywhere=True)]
     at_front = replace(recorded, uri=mode.front)  # as an attack has it
     return Scene(mode=mode, recorded=at_front, runs=soft.children(session), good_session=good,
                  good_run=recorded.children(good)[0], tried=tried, heads=heads)  # fmt: skip
@@ -157,7 +158,8 @@ def judge_aside(mode: Mode, client: Any, version: str) -> None:
         body = {"model": "m", "version": version, "promote": False}
         request(f"{mode.front}/api/2.0/canary/verdicts", "POST", body)
     else:
-        enact(client, assess(client, "m", version, load_policy("smoke"), Options(promote=False)))
+        judged = assess(client, "m", version, load_policy("smoke"), Options(promote=False))
+        enact(registry_of(client), judged)
 
 
 Snapshot = dict[str, list[tuple[Any, ...]]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from guard_attack import DETECTED, EVERYWHERE, OPEN, REFUSED, Attack
@@ -11,7 +11,7 @@ from guard_scene import Scene, tables
 from sqlalchemy import Engine
 
 from canary_mlflow.ledger import table, triggers
-from canary_mlflow.ledger.clock import stamp
+from canary_mlflow.ledger.chain import stamp
 from canary_mlflow.ledger.keys import Signer, handover_text, key_folder, load_signer, publish
 from canary_mlflow.ledger.policy_rows import policy_record
 from canary_mlflow.ledger.rows import Kind, Record, signed
@@ -75,7 +75,8 @@ def forged_policy(scene: Scene) -> str:
     content = content_of("smoke")
     for rule in content["rules"].values():
         rule["margin"] = 2.0 if rule["worse"] == "higher" else 0.95
-    record = policy_record("m", {**content, "name": "lax"}, "…", "eve", {"time": "2026-01-01T00:00:00"}, "default")
+    record = policy_record("m", {**content, "name": "lax"}, "…", "eve")
+    record = replace(record, facts={**record.facts, "time": "2026-01-01T00:00:00"})
     with scene.mode.engine(scene.mode.inside).begin() as connection:
         row = signed(record, table.last(connection), load_signer(scene.mode.folder / "forger"))
         connection.execute(table.LEDGER.insert(), asdict(row))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from canary_mlflow.ledger import clock, table
+from canary_mlflow.ledger import chain, table
 from canary_mlflow.ledger.keys import key_folder, load_signer
 from canary_mlflow.ledger.rows import Kind, Record, signed
 
@@ -16,7 +16,7 @@ def note(uri: str, model: str) -> None:
         last = table.last(connection)
         record = Record(
             kind=Kind.SEAL, model=model, version=0, version_created=0, alias="", word="begun", grants=False,
-            moves=False, facts=clock.stamp(last),
+            moves=False, facts=chain.stamp(last),
         )  # fmt: skip
         table.append(connection, signed(record, last, load_signer(key_folder())))
     engine.dispose()

@@ -136,7 +136,7 @@ class Recorded:
 
     def register(self, session_id: str) -> str:
         """A version whose evidence is a recorded session."""
-        from canary_mlflow.registry.sessions.new_version import register_version
+        from canary_mlflow.registry.sessions.registering import register_version
 
         run_id = self.children(session_id)[0]
         self.weights(run_id)
@@ -144,7 +144,7 @@ class Recorded:
 
     def version_of(self, content: bytes) -> str:
         """A version whose weights are these bytes, with the fewest runs that a champion needs."""
-        from canary_mlflow.registry.sessions.new_version import register_version
+        from canary_mlflow.registry.sessions.registering import register_version
 
         session_id = self.session(runs=2)
         run_id = self.children(session_id)[0]

@@ -41,7 +41,7 @@ def test_the_job_needs_the_servers_address_and_a_user_and_nothing_else(tmp_path:
         second = place.train(*SHORT, **who)
         assert second.returncode in (0, 1, 3), second.stderr
         assert "no row in the ledger" not in first.stderr + second.stderr
-        rows = mode.guard().ledger(MODEL)
+        rows = mode.guard().rows(MODEL)
         assert {row.facts["actor"] for row in rows} == {"trainer"}
         assert [row.kind for row in rows if row.version == 2] == [Kind.SEAL, Kind.VERDICT]
         assert str(MlflowClient().get_model_version_by_alias(MODEL, "champion").version) == str(

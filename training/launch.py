@@ -20,12 +20,12 @@ from canary_mlflow.launching.runs import Result, Runner, make_one
 from canary_mlflow.notify.delivery import tell
 from canary_mlflow.notify.events import of_decision
 from canary_mlflow.policies import load_policy
+from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.evidence import champion_runs
 from canary_mlflow.registry.judging.gatekeeper import gate
 from canary_mlflow.registry.judging.unregistered import champion_or_none, gate_change, gate_session
-from canary_mlflow.registry.policies.asked import governing_policy
 from canary_mlflow.registry.sessions.leftovers import clear
-from canary_mlflow.registry.sessions.new_version import register_version
+from canary_mlflow.registry.sessions.registering import register_version
 from canary_mlflow.registry.sessions.rows import begin, record_runs
 from canary_mlflow.registry.versions import Weights
 from canary_mlflow.reports.decision import Decision
@@ -169,7 +169,7 @@ class Session:
             weights=Weights.NONE if config.tracking.weights == "none" else Weights.FILES,
             evaluation=results[0].evaluation,
         )
-        if governing := governing_policy(client, model):  # the gate uses it, so the plan of looks must too
+        if governing := registry_of(client).governing(model):  # the gate uses it, so the plan of looks must too
             policy = governing.policy
         number, subject = count(1), f"{model} version {version}"
 

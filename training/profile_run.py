@@ -16,7 +16,7 @@ if __name__ == "__main__":  # before importing anything that another environment
     settle((*CORE, *TRAINING_STACK))
 
 from canary_mlflow.loading import collect_seldom
-from canary_mlflow.registry.profiled import subject_of
+from canary_mlflow.registry.artifacts import subject_of
 from canary_mlflow.tags import ALGO, NOT_PROMOTABLE, PROFILE_OF, ROLE, SEED
 from canary_mlflow.tracking.reading.profile import FOLDER, PROFILE
 from training.compose import register_schemas, to_config

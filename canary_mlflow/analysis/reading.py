@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from canary_mlflow.analysis import figures, ledger
 from canary_mlflow.analysis.subject import Subject
 from canary_mlflow.errors import CanaryError, NoSuchRun, StoreError, one_line
-from canary_mlflow.registry.profiled import find_profile
+from canary_mlflow.registry.artifacts import find_profile
 from canary_mlflow.reports import charts, instabilities
 from canary_mlflow.reports.charts import Mark
 from canary_mlflow.reports.decision import Decision, RunWarning

@@ -15,16 +15,16 @@ from canary_mlflow.errors import NoSuchRun, UsageError
 from canary_mlflow.files.documents import read_json
 from canary_mlflow.files.limits import MAX_VERDICT
 from canary_mlflow.policies import load_policy, policy_names
-from canary_mlflow.registry.evidence import NamedEvidence, champion_runs, run_side, version_named
+from canary_mlflow.registry.evidence import champion_runs
 from canary_mlflow.registry.judging.assessment import Options, assess
-from canary_mlflow.registry.judging.records import session_of
 from canary_mlflow.registry.policies.asked import policy_for
-from canary_mlflow.registry.versions import champion_number, find_version, is_evidence_only
+from canary_mlflow.registry.versions import champion_number, is_evidence_only, session_of
 from canary_mlflow.reports.decision import Decision, Question, decision_from_dict
 from canary_mlflow.reports.links import run_page, version_page
+from canary_mlflow.resolve import NamedEvidence, find_named, find_run, run_side
 from canary_mlflow.tracking.reading.histories import read_runs
 from canary_mlflow.tracking.stores.places import artifact_folder, without_password
-from canary_mlflow.tracking.stores.session import active_run, child_runs, get_run
+from canary_mlflow.tracking.stores.session import child_runs, get_run
 from gates.judge import judge
 from gates.model.policy import Policy
 from gates.model.records import Run, Version
@@ -32,6 +32,7 @@ from gates.model.records import Run, Version
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run as MlflowRun
+    from mlflow.entities.model_registry import ModelVersion
 
 FILE = "verdict.json"
 SESSIONS = ("session", "revisions")  # roles of runs whose children are the evidence
@@ -67,34 +68,18 @@ def find_subject(client: MlflowClient, text: str, policy: str | None = None) -> 
     """
     if policy:
         load_policy(policy)  # even if there is already a verdict: a wrong name must not pass unnoticed
-    if named := version_named(client, text):
-        return of_version(client, *named, policy)
-    run = named_run(client, text)
+    found = find_named(client, text)
+    if found is not None:
+        return of_version(client, found, policy)
+    run = find_run(client, text)
     if run.data.tags.get(tags.ROLE) in SESSIONS:
         return of_session(client, run, policy)
     return of_runs(client, run, policy)
 
 
-def named_run(client: MlflowClient, text: str) -> MlflowRun:
-    """The run with this id. Raises NoSuchRun; UsageError for a model's name, which is not specific enough."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        return active_run(client, text)
-    except NoSuchRun as error:
-        try:
-            client.get_registered_model(text)
-        except MlflowException:
-            raise error from None
-        raise UsageError(
-            f"{text!r}: a model; expected a run, or one of its versions; {text}@champion or {text}/VERSION"
-        ) from None
-
-
-def of_version(client: MlflowClient, model: str, version: str, policy: str | None) -> Subject:
+def of_version(client: MlflowClient, found: ModelVersion, policy: str | None) -> Subject:
     """A version: by the ledger's last verdict on it, else its session's verdict.json, else judged now, dry."""
-    found = find_version(client, model, version)
-    number, session = str(found.version), session_of(found)
+    model, number, session = str(found.name), str(found.version), session_of(found)
     rows, ledger_said = rows_of(client, model, number)
     decision, origin = from_ledger(rows)
     if decision is None and session:
@@ -151,7 +136,7 @@ def of_session(client: MlflowClient, session: MlflowRun, policy: str | None) -> 
     left = client.search_model_versions(tags.where(tags.SESSION_ID, session_id))
     if left:
         newest = max(left, key=lambda one: int(one.version))
-        about = of_version(client, newest.name, str(newest.version), policy)
+        about = of_version(client, newest, policy)
         return replace(about, label=f"session {session_id}", kind="session")
     decision, origin = from_file(client, session_id, None)
     if decision is None:

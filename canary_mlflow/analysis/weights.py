@@ -5,15 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from canary_mlflow.analysis.ledger import from_database, from_server
 from canary_mlflow.errors import UsageError
-from canary_mlflow.ledger.uris import plain_uri
-from canary_mlflow.registry.evidence import version_named
+from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.guard.binding import file_digests, files_at
-from canary_mlflow.registry.guard.seal import EVIDENCE_ONLY, changed_files, seal_of
-from canary_mlflow.registry.locks import registry_uri
-from canary_mlflow.registry.pruning.pruned import refuse_pruned
-from canary_mlflow.registry.versions import Weights, find_version
+from canary_mlflow.registry.guard.seal import EVIDENCE_ONLY, changed_files
+from canary_mlflow.registry.pruning.pruned import in_tags, refuse_pruned
+from canary_mlflow.registry.versions import Weights, seal_of
+from canary_mlflow.resolve import find_named
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -24,18 +22,16 @@ ADDED_BY_MLFLOW = "registered_model_meta"  # what MLflow writes beside the files
 
 def named_version(client: MlflowClient, text: str) -> ModelVersion:
     """`models:/M@champion`, `M@champion`, `models:/M/3` or `M/3`. Raises UsageError, NoSuchModel, NoSuchVersion."""
-    model, version = version_named(client, text) or ("", "")
-    if not model:
+    found = find_named(client, text)
+    if found is None:
         raise UsageError(f"{text!r}: expected a version, such as models:/MODEL@champion or models:/MODEL/3")
-    return find_version(client, model, version)
+    return found
 
 
 def sealed_files(client: MlflowClient, found: ModelVersion) -> dict[str, str]:
     """Relative name → sha256, as the seal of the version says. Raises UsageError where no trusted seal names files."""
-    subject, uri = f"version {found.version} of {found.name!r}", plain_uri(registry_uri(client))
-    remote = uri.startswith(("http://", "https://"))
-    about = str(found.name), int(found.version)
-    rows = from_server(client, *about) if remote else from_database(uri, *about)
+    subject = f"version {found.version} of {found.name!r}"
+    rows = registry_of(client).checked_rows(str(found.name), int(found.version))
     if rows is None:
         raise UsageError(f"{subject}: its registry keeps no ledger; expected a guarded one; see docs/guard.md")
     row = seal_of((one.row for one in rows), found)
@@ -55,7 +51,7 @@ def sealed_files(client: MlflowClient, found: ModelVersion) -> dict[str, str]:
 def files_of(client: MlflowClient, found: ModelVersion) -> dict[str, str]:
     """The same for the files as they are now in the registry's place. Raises StoreError; UsageError if they were given
     up."""
-    refuse_pruned(None, found)
+    refuse_pruned(found, in_tags(found.tags or {}))
     address = client.get_model_version_download_uri(found.name, found.version)
     with files_at(address, store=client.tracking_uri) as place:
         return file_digests(place)

@@ -12,8 +12,7 @@ from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.shown import echo
 
 if TYPE_CHECKING:
-    from canary_mlflow.registry.acts.act import Act
-    from canary_mlflow.registry.acts.two_operators import Request
+    from canary_mlflow.registry.acts.act import Act, Request
 
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout; the sentence goes to stderr.")
 weights_option = click.option(
@@ -99,14 +98,14 @@ def adopt(model: str, reason: str, alias: str, as_json: bool, tracking_uri: str 
 
     From its first row on, a model is guarded.
     """
-    from canary_mlflow.registry.acts.adopting import adopt as take
+    from canary_mlflow.registry.acts.rollback import adopt as take
 
     show(take(open_store(tracking_uri), model, reason, alias=alias), as_json)
 
 
 def done(what: Act | Request, as_json: bool, where: str = ", in the ledger") -> None:
     """Print what was done; or what was asked for, and then exit with the code for INCONCLUSIVE."""
-    from canary_mlflow.registry.acts.two_operators import WAITS, Request
+    from canary_mlflow.registry.acts.act import WAITS, Request
 
     if not isinstance(what, Request):
         show(what, as_json, where)
@@ -138,10 +137,13 @@ def accept_facts(
     from canary_mlflow.api import rules_for
     from canary_mlflow.registry.acts.accepting import accept_facts as accept
     from canary_mlflow.registry.acts.accepting import in_words
-    from canary_mlflow.registry.evidence import tier_of
+    from canary_mlflow.registry.versions import find_version
+    from canary_mlflow.resolve import tier_of
 
     client = open_store(tracking_uri)
-    rules = rules_for(policy, "" if policy else tier_of(client, model, version), f"{model}/{version}")
+    rules = rules_for(
+        policy, "" if policy else tier_of(client, find_version(client, model, version)), f"{model}/{version}"
+    )
     act = accept(client, model, version, reason, rules)
     if as_json:
         print_json("acceptance", act.to_dict())

@@ -53,8 +53,7 @@ def verify(
     Reads only, and walks all workspaces. Exits with 1 if anything does not hold; otherwise prints the head, to be kept
     elsewhere.
     """
-    from canary_mlflow.ledger.chain import damages
-    from canary_mlflow.ledger.clock import jumps
+    from canary_mlflow.ledger.chain import damages, jumps
     from canary_mlflow.ledger.keys import STRANGER, load_public, trusted
     from canary_mlflow.ledger.witness import against_witness, read_heads
     from canary_mlflow.registry.audit import against_store

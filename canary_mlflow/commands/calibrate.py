@@ -78,7 +78,7 @@ def read_groups(
 
         groups, again = [read_side([Path(word) for word in files])[0].runs], list[str]()
     else:
-        from canary_mlflow.registry.evidence import find_evidence
+        from canary_mlflow.resolve import find_evidence
 
         client, counts_of = open_store(uri), Counter(sessions)
         found = [find_evidence(client, session).evidence.runs for session in counts_of]

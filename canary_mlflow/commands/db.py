@@ -63,8 +63,8 @@ def uninstall(reason: str, tracking_uri: str | None) -> None:
 
     The row is signed if this account has a signing key. `canary db install` puts the triggers back.
     """
+    from canary_mlflow.ledger.install import uninstall as remove
     from canary_mlflow.ledger.keys import PRIVATE, key_folder, load_signer
-    from canary_mlflow.ledger.removal import uninstall as remove
     from canary_mlflow.registry.actors import account, given
 
     folder, why = key_folder(), given(reason, "why the guard goes; it is kept in the ledger")

@@ -95,14 +95,15 @@ class Champion:
 
 def find_champion(model: str, policy: str | None, tracking_uri: str | None) -> Champion:
     """The champion of a model. Raises NoSuchModel, StoreError, and UsageError if it has none, or none with runs."""
-    from canary_mlflow.registry.evidence import aliased, version_side
     from canary_mlflow.registry.policies.asked import policy_for
+    from canary_mlflow.resolve import find_named, version_side
     from canary_mlflow.tracking.stores.store import existing_store
     from gates.model.sides import candidate_side, conditions
 
     client = existing_store(tracking_uri)
-    number = aliased(client, model, "champion")
-    found = version_side(client, model, number)
+    champion = find_named(client, f"{model}@champion")
+    assert champion is not None
+    found = version_side(client, champion)
     side = candidate_side(found.evidence.runs)
     if not side.evidence:
         raise UsageError(f"{found.label}: found no runs to go by; expected a champion with its session; use --policy")
@@ -110,7 +111,7 @@ def find_champion(model: str, policy: str | None, tracking_uri: str | None) -> C
         label=f"candidates like {found.label}",
         runs=len(side.evidence),
         facts=conditions(side, side),
-        policy=policy_for(client, model, number, policy),
+        policy=policy_for(client, model, str(champion.version), policy),
     )
 
 

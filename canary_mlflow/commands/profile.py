@@ -37,7 +37,7 @@ def profile(
     evidence. Shows phases, operators, modules and memory, and keeps the trace, which opens in Perfetto. If there is
     already a profile, shows that one.
     """
-    from canary_mlflow.registry.profiled import find_profile, find_profile_target
+    from canary_mlflow.registry.artifacts import find_profile, find_profile_target
     from canary_mlflow.reports.profile import as_dict, lines
     from canary_mlflow.reports.profile import flame as drawn
 

@@ -19,7 +19,7 @@ def samples(run: str, full: bool, as_json: bool, tracking_uri: str | None) -> No
     RUN is a run id, a session id, MODEL/VERSION or MODEL@champion; of several runs, the first with samples. Shows
     answers to fixed prompts over time and, for RL, the best and worst answers by reward.
     """
-    from canary_mlflow.registry.sampled import find_samples
+    from canary_mlflow.registry.artifacts import find_samples
     from canary_mlflow.reports.samples import as_dict, lines
 
     found = find_samples(open_store(tracking_uri), run)

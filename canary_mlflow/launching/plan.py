@@ -14,12 +14,11 @@ from canary_mlflow.launching.missing_runs import Missing, fresh_is_due, seeds_of
 from canary_mlflow.launching.runs import Result, Runner, RunSpec, make_one
 from canary_mlflow.registry.evidence import is_own_script
 from canary_mlflow.registry.judging.gatekeeper import gate
-from canary_mlflow.registry.judging.looks import Progress
-from canary_mlflow.registry.judging.records import session_of
-from canary_mlflow.registry.judging.sides import progress, read_sides
+from canary_mlflow.registry.judging.looks import Progress, progress
 from canary_mlflow.registry.sessions import orders
+from canary_mlflow.registry.sessions.orders import read_sides
 from canary_mlflow.registry.sessions.rows import record_runs
-from canary_mlflow.registry.versions import champion_number, find_version
+from canary_mlflow.registry.versions import champion_number, find_version, session_of
 from canary_mlflow.reports.decision import Decision, HeldBy
 from canary_mlflow.reports.next_step import NO_FRESH, NO_MORE, lasting
 from canary_mlflow.tracking.reading.histories import read_version

@@ -1,4 +1,4 @@
-"""Installs the ledger and its triggers in a database, and inspects what is installed."""
+"""Installs the ledger and its triggers in a database, inspects what is installed, and removes the triggers again."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from canary_mlflow.errors import StoreError, UsageError, one_line
-from canary_mlflow.ledger import triggers
+from canary_mlflow.ledger import table, triggers
+from canary_mlflow.ledger.chain import stamp
+from canary_mlflow.ledger.keys import Signer
+from canary_mlflow.ledger.rows import Kind, Record, Row, signed
 from canary_mlflow.ledger.table import ADVISORY_LOCK, GUARDED, LEDGER, METADATA, OPERATORS
+from canary_mlflow.ledger.writing import let_sign
 
 ALIASES = ("champion", "anchor")
 WITH_ROWS = ""  # instead of a pattern: every model that the ledger has a row about
@@ -66,9 +70,9 @@ def missing_triggers(connection: Any) -> list[str]:
 def without_workspaces(connection: Any) -> str:
     """A guarded table as MLflow made it before it had workspaces, or ""; triggers on such a table stop every move."""
     there = sa.inspect(connection)
-    for table in triggers.REBUILT:
-        if there.has_table(table) and "workspace" not in {str(one["name"]) for one in there.get_columns(table)}:
-            return table
+    for name in triggers.REBUILT:
+        if there.has_table(name) and "workspace" not in {str(one["name"]) for one in there.get_columns(name)}:
+            return name
     return ""
 
 
@@ -179,3 +183,33 @@ def settings(connection: Any) -> tuple[tuple[Guarded, ...], tuple[str, ...]]:
         )
     )
     return guarded, tuple(connection.execute(sa.select(OPERATORS.c.name).order_by(OPERATORS.c.name)).scalars())
+
+
+def uninstall(engine: sa.Engine, signer: Signer | None, actor: str, reason: str) -> Row | None:
+    """Remove the triggers, in one transaction; return the row that records it, None without a `signer`.
+
+    Raises StoreError for a database without a ledger, and for an account that does not own the tables.
+    """
+    shown = engine.url.render_as_string(hide_password=True)
+    try:
+        with engine.begin() as connection:
+            begin(connection)
+            if not installed(connection):
+                raise StoreError(f"{shown}: no ledger there; expected one; nothing to do")
+            row = None
+            if signer is not None:
+                last = let_sign(connection, signer, actor)
+                row = signed(removal(actor, reason, last), last, signer)
+                table.append(connection, row)  # a witness learns of it with the next row
+            for statement in triggers.drop(connection.dialect.name):
+                connection.exec_driver_sql(statement)
+            return row
+    except sa.exc.SQLAlchemyError as error:
+        raise StoreError(
+            f"{shown}: {one_line(error)}; expected an account that owns the tables; run canary db uninstall as that one"
+        ) from error
+
+
+def removal(actor: str, reason: str, last: Row | None) -> Record:
+    """The record of that row, which is about no model."""
+    return Record(kind=Kind.UNINSTALL, word="uninstalled", facts={"actor": actor, "reason": reason, **stamp(last)})

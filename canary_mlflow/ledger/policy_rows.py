@@ -6,24 +6,21 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from canary_mlflow.ledger.canonical import digest
 from canary_mlflow.ledger.install import Guarded
-from canary_mlflow.ledger.rows import Kind, Record, Row
+from canary_mlflow.ledger.rows import Kind, Record, Row, digest
 
 
-def policy_record(
-    pattern: str, content: Mapping[str, Any], reason: str, actor: str, times: Mapping[str, str], workspace: str
-) -> Record:
-    """The record of such a row. Its model column is empty, as a model may have the pattern's name. `times`: from
-    clock.stamp."""
-    return Record(
-        kind=Kind.POLICY, workspace=workspace, model="", version=0, version_created=0, alias="", word="policy",
-        grants=False, moves=False,
-        facts={
-            "pattern": pattern, "policy": str(content["name"]), "policy_digest": digest(content), "content": content,
-            "reason": reason, "actor": actor, **times,
-        },
-    )  # fmt: skip
+def policy_record(pattern: str, content: Mapping[str, Any], reason: str, actor: str) -> Record:
+    """The record of such a row. Its model column is empty, as a model may have the pattern's name."""
+    facts = {
+        "pattern": pattern,
+        "policy": str(content["name"]),
+        "policy_digest": digest(content),
+        "content": content,
+        "reason": reason,
+        "actor": actor,
+    }
+    return Record(kind=Kind.POLICY, word="policy", facts=facts)
 
 
 @lru_cache(maxsize=256)

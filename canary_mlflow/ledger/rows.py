@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,9 +12,25 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from canary_mlflow.errors import CanaryError
-from canary_mlflow.ledger.canonical import canonical, text_digest
+from canary_mlflow.errors import CanaryError, UsageError
 from canary_mlflow.ledger.keys import STRANGER, PublicKeys, Signer
+
+
+def canonical(value: Mapping[str, Any]) -> str:
+    """JSON with sorted keys, no spaces, ASCII only. Raises ValueError for NaN and infinity, which JSON does not
+    have."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def digest(value: Mapping[str, Any]) -> str:
+    """sha256 of the canonical spelling, in hex."""
+    return text_digest(canonical(value))
+
+
+def text_digest(text: str) -> str:
+    """sha256 of a text as UTF-8, in hex; a lone surrogate, which no canonical text holds, still gets a digest."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
 
 FIRST = "0" * 64  # what the first row has as the digest of the previous row
 COLUMNS = ("seq", "kind", "workspace", "model", "version", "version_created", "alias", "word", "grants", "moves")
@@ -52,15 +69,15 @@ class Record:
     """
 
     kind: Kind
-    model: str
-    version: int
-    version_created: int
-    alias: str
     word: str
-    grants: bool
-    moves: bool
     facts: Mapping[str, Any]
     workspace: str = "default"
+    model: str = ""
+    version: int = 0
+    version_created: int = 0
+    alias: str = ""
+    grants: bool = False
+    moves: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +212,14 @@ def checked(rows: Iterable[tuple[Row, str | None]], keys: Callable[[], PublicKey
 def holds(row: Row, keys: PublicKeys) -> bool:
     """Whether a trusted key signed the row, whatever comes before it."""
     return next(faults(row, None, keys), None) is None
+
+
+def refuse_broken(row: Row, keys: PublicKeys, what: str) -> None:
+    """Raise UsageError for a row that no trusted key signed, or that was changed. `what`: it is, with a comma."""
+    for fault in faults(row, None, keys):
+        raise UsageError(
+            f"{what} row {row.seq} of the ledger: {fault}; expected a row that holds; see: canary audit verify"
+        )
 
 
 def place_of(row: Row, previous: str) -> dict[str, Any]:

@@ -30,10 +30,7 @@ VOID = "it is without effect: "  # the beginning of the message on a row that it
 def key_record(word: str, subject: str, actor: str, reason: str, times: Mapping[str, str], **facts: Any) -> Record:
     """A row about the key `subject`, before it has a place in a ledger. `times`: of clock.stamp."""
     said = {"subject": subject, "actor": actor, "reason": reason, **times, **facts}
-    return Record(
-        kind=Kind.KEY, model="", version=0, version_created=0, alias="", word=word, grants=False, moves=False,
-        facts=said, workspace="",
-    )  # fmt: skip
+    return Record(kind=Kind.KEY, word=word, facts=said, workspace="")
 
 
 def with_rows(keys: PublicKeys, rows: Sequence[Row], first: Callable[[str], int | None]) -> PublicKeys:

@@ -76,14 +76,6 @@ _LAST, _LATEST_MOVE = (query.limit(1) for query in (_NEWEST_FIRST, _MOVES))
 
 _NAMED = sa.select(LEDGER.c.seq).where(*(LEDGER.c[name] == sa.bindparam(name) for name in ("workspace", "model")))
 _NAMED = _NAMED.limit(1)
-_POLICIES = (
-    sa.select(LEDGER)
-    .where(LEDGER.c.workspace == sa.bindparam("workspace"), LEDGER.c.model == "", LEDGER.c.version == 0)
-    .where(LEDGER.c.kind == sa.bindparam("kind"))
-    .order_by(LEDGER.c.seq)
-)
-
-_SESSIONS = sa.select(LEDGER).where(LEDGER.c.kind == "session").order_by(LEDGER.c.seq)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,12 +172,6 @@ def latest_move(connection: Any, workspace: str, model: str, alias: str) -> Row 
     return first_of(connection.execute(_LATEST_MOVE, {"workspace": workspace, "model": model, "alias": alias}))
 
 
-def moves(connection: Any, workspace: str, model: str, alias: str) -> list[Row]:
-    """Every row that moved the alias, newest first."""
-    found = connection.execute(_MOVES, {"workspace": workspace, "model": model, "alias": alias})
-    return [_row(one) for one in found]
-
-
 def has_rows(connection: Any, workspace: str, model: str) -> bool:
     """Whether any row is about this name."""
     return connection.execute(_NAMED, {"workspace": workspace, "model": model}).first() is not None
@@ -195,11 +181,6 @@ def names_with_rows(connection: Any) -> list[tuple[str, str]]:
     """(workspace, model) of every name that a row is about."""
     found = connection.execute(sa.select(LEDGER.c.workspace, LEDGER.c.model).distinct())
     return [(workspace, model) for workspace, model in found]
-
-
-def policies(connection: Any, workspace: str) -> list[Row]:
-    """Every row that set a policy, oldest first. They have no model, and so an index finds them."""
-    return [_row(found) for found in connection.execute(_POLICIES, {"workspace": workspace, "kind": Kind.POLICY})]
 
 
 def key_rows(connection: Any) -> list[Row]:
@@ -232,18 +213,15 @@ def first_of(result: Any) -> Row | None:
 
 
 def read(
-    connection: Any,
-    model: str | None = None,
-    workspace: str | None = None,
-    *,
-    version: int | None = None,
-    after: int = 0,
-    most: int | None = None,
-) -> Iterator[Row]:
-    """Rows in the order of the chain: all, or those of a model, a workspace, a version. `after`: only rows with higher
-    numbers. `most`: no more rows than that."""
-    about = {"model": model, "workspace": workspace, "version": version}
-    where = [LEDGER.c[name] == value for name, value in about.items() if value is not None]
+    connection: Any, model: str | None = None, workspace: str | None = None, *, naming: str = "", after: int = 0,
+    most: int | None = None, **about: Any,
+) -> Iterator[Row]:  # fmt: skip
+    """Rows in the order of the chain: all, or those whose columns have the given values. `naming`: whose text contains
+    it, such as a run's id. `after`: only rows with higher numbers. `most`: no more rows than that."""
+    columns = {"model": model, "workspace": workspace, **about}
+    where = [LEDGER.c[name] == value for name, value in columns.items() if value is not None]
+    if naming:
+        where.append(LEDGER.c.body.contains(naming))
     query = sa.select(LEDGER).where(LEDGER.c.seq > after, *where).order_by(LEDGER.c.seq).limit(most)
     for found in connection.execute(query, execution_options={"yield_per": AT_ONCE}):
         yield _row(found)
@@ -254,37 +232,6 @@ def _row(found: Any) -> Row:
     read = (value.decode(errors="replace") if isinstance(value, bytes) else value for value in found)
     its: dict[str, Any] = dict(zip(_NAMES, read, strict=False))  # `found` may go on with columns of other tables
     return Row(**its)
-
-
-def of_session(connection: Any, session_id: str) -> list[Row]:
-    """The rows about a session, in order; `registry/sessions/rows.py` writes them."""
-    query = _SESSIONS.where(LEDGER.c.alias == session_id)
-    return [_row(found) for found in connection.execute(query)]
-
-
-def sessions_after(connection: Any, workspace: str, seq: int) -> list[Row]:
-    """The rows of all sessions of a workspace after row `seq`."""
-    query = _SESSIONS.where(LEDGER.c.seq > seq, LEDGER.c.workspace == workspace)
-    return [_row(found) for found in connection.execute(query)]
-
-
-def sessions_naming(connection: Any, text: str) -> list[Row]:
-    """The rows of sessions whose text contains `text`, such as a run's id. It reads only the text of sessions' rows."""
-    return [_row(found) for found in connection.execute(_SESSIONS.where(LEDGER.c.body.contains(text)))]
-
-
-def seals_naming(connection: Any, workspace: str, text: str) -> list[Row]:
-    """The seals of a workspace whose text contains `text`, such as a session's id."""
-    query = sa.select(LEDGER).where(LEDGER.c.kind == Kind.SEAL, LEDGER.c.workspace == workspace)
-    return [
-        _row(found) for found in connection.execute(query.where(LEDGER.c.body.contains(text)).order_by(LEDGER.c.seq))
-    ]
-
-
-def prunings(connection: Any, workspace: str, model: str) -> list[Row]:
-    """The rows by which files of a model's versions were given up, in order."""
-    query = sa.select(LEDGER).where(LEDGER.c.kind == Kind.PRUNE, LEDGER.c.workspace == workspace)
-    return [_row(found) for found in connection.execute(query.where(LEDGER.c.model == model).order_by(LEDGER.c.seq))]
 
 
 def row_at(connection: Any, seq: int) -> Row | None:

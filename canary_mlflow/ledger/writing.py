@@ -8,7 +8,7 @@ from typing import Any
 
 from canary_mlflow.errors import Refused
 from canary_mlflow.ledger import table, witness
-from canary_mlflow.ledger.clock import stamp
+from canary_mlflow.ledger.chain import stamp
 from canary_mlflow.ledger.keys import PublicKeys, Signer, handovers, key_folder, public_files, trusted
 from canary_mlflow.ledger.rows import Record, Row, signed
 from canary_mlflow.ledger.succession import ROTATED, entitled, key_record, with_rows

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from canary_mlflow.errors import Refused, UsageError
 from canary_mlflow.ledger.uris import plain_uri
-from canary_mlflow.registry.guard.server_files import behind_server
+from canary_mlflow.registry.guard.origin import behind_server
 from canary_mlflow.registry.plugin import SERVER_BACKEND, SERVER_REGISTRY
 from canary_mlflow.shown import finalized
 from canary_mlflow.tracking.reading.facts import RunFacts

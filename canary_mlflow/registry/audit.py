@@ -11,16 +11,10 @@ from canary_mlflow.ledger.install import missing_triggers
 from canary_mlflow.ledger.rows import Kind, Row
 from canary_mlflow.ledger.triggers import sources
 from canary_mlflow.registry.acts.act import DONE
-from canary_mlflow.registry.guard.binding import (
-    Binding,
-    changes,
-    digest_of_all,
-    file_digests,
-    files_at,
-    run_digests,
-)
+from canary_mlflow.registry.guard.binding import changes, digest_of_all, file_digests, files_at, run_digests
+from canary_mlflow.registry.guard.order import Binding
+from canary_mlflow.registry.guard.origin import out_of_reach
 from canary_mlflow.registry.guard.seal import changed_files
-from canary_mlflow.registry.guard.server_files import out_of_reach
 from canary_mlflow.registry.pruning.pruned import about, given_up, released
 from canary_mlflow.registry.workspaces import DEFAULT
 from canary_mlflow.tags import FACTS_ACCEPTED, OURS, VERDICT

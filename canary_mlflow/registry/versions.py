@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchModel, NoSuchVersion
+from canary_mlflow.ledger.rows import Kind, Row
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -49,15 +51,26 @@ def champion(client: MlflowClient, model: str) -> ModelVersion | None:
 
 def champion_number(client: MlflowClient, model: str) -> str | None:
     """As `champion`, but only the number."""
+    return holder_of(client, model, CHAMPION)
+
+
+def holder_of(client: MlflowClient, model: str, alias: str) -> str | None:
+    """The number of the version that an alias names; None if it names none. Raises NoSuchModel."""
     from mlflow.exceptions import MlflowException
 
     try:
-        number = client.get_registered_model(model).aliases.get(CHAMPION)
+        number = client.get_registered_model(model).aliases.get(alias)
     except MlflowException as error:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
             raise
         raise NoSuchModel(no_such_model(client, model)) from error
     return None if number is None else str(number)
+
+
+def seal_of(rows: Iterable[Row], found: ModelVersion) -> Row | None:
+    """The row that sealed the version: the first one, whatever came later."""
+    about = int(found.version), int(found.creation_timestamp)
+    return next((row for row in rows if row.kind == Kind.SEAL and (row.version, row.version_created) == about), None)
 
 
 def find_model(client: MlflowClient, model: str) -> None:
@@ -101,3 +114,9 @@ def no_such_alias(client: MlflowClient, model: str, alias: str) -> str:
     """One line that lists the existing aliases."""
     aliases = sorted(client.get_registered_model(model).aliases)
     return f"alias {alias!r} of {model!r}: names no version; aliases: {shortened(aliases) or 'none yet'}"
+
+
+def session_of(version: ModelVersion) -> str | None:
+    """The parent run whose children are the evidence; for a version registered by other means, its source run."""
+    said: dict[str, str] = version.tags or {}
+    return said.get(tags.SESSION_ID) or version.run_id or None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from canary_mlflow.shown import visible
 
 if TYPE_CHECKING:
-    from canary_mlflow.registry.sampled import Sampled
+    from canary_mlflow.registry.artifacts import Sampled
     from canary_mlflow.tracking.reading.samples import Answer
 
 SHORT = 200  # characters of a text

@@ -9,9 +9,9 @@ from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchModel, NoSuchRun, NoSuchVersion, UsageError
 from canary_mlflow.pages.blueprint import NAMED, paths, prefix
 from canary_mlflow.pages.requests import Readers
-from canary_mlflow.registry.judging.records import session_of
 from canary_mlflow.registry.pruning.needed import every_version, experiments_of
-from canary_mlflow.registry.versions import champion_number, find_version
+from canary_mlflow.registry.versions import champion_number, find_version, session_of
+from canary_mlflow.server.openapi import path  # fmt: skip
 from canary_mlflow.server.requests import Shape, only_model, parse, query
 from canary_mlflow.server.routes import (
     ACCEPTANCE,
@@ -23,8 +23,7 @@ from canary_mlflow.server.routes import (
     SESSION,
     VERDICT,
     client,
-    path,
-)  # fmt: skip
+)
 from canary_mlflow.tracking.stores.session import get_run
 
 LOOKS_UP = tuple(f"/{api}/2.0/mlflow/registered-models/get" for api in ("api", "ajax-api"))

@@ -20,7 +20,7 @@ from canary_mlflow.errors import (
     one_line,
 )
 from canary_mlflow.ledger.uris import plain_uri
-from canary_mlflow.registry.guard.server_files import DESTINATION
+from canary_mlflow.registry.guard.origin import DESTINATION
 from canary_mlflow.registry.plugin import SERVER_BACKEND, SERVER_REGISTRY
 from canary_mlflow.shown import visible
 from canary_mlflow.tracking.stores.places import without_password

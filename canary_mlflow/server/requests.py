@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,16 +12,49 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.files.documents import parse_json
 from canary_mlflow.files.source import TooMuch
 
-LONGEST = {"model": 256, "pattern": 256, "alias": 255, "reason": 500, "policy": 100, "weights": 10, "failure": 500,
-           "session": 64, "run": 64, "word": 10, "artifact": 100}  # fmt: skip
-NAME = re.compile(r"[A-Za-z0-9_./@-]{1,100}")
-SWITCHES = {"promote": "promotion over an older champion alone", "by_plan": "false", "without_weights": "false"}
-LEAST = {"keep": 1, "older_than": 0}
-MOST_NUMBER = 1_000_000
-WEIGHTS = ("files", "none")
-WORDS = ("begun", "ordered", "ended")
 BODY_BYTES = 65_536  # a policy has 7,000
 MOST_VERSIONS = 2**31 - 1  # the column is an Integer
+NAME = "^[A-Za-z0-9_./@-]{1,100}$"
+SWITCHES = {"promote": "promotion over an older champion alone", "by_plan": "false", "without_weights": "false"}
+
+
+def line(most: int) -> dict[str, Any]:
+    """A line of text, in JSON Schema."""
+    return {"type": "string", "minLength": 1, "maxLength": most}
+
+
+NUMBERS = {"type": "object", "propertyNames": {"pattern": NAME}, "additionalProperties": {"type": ["number", "null"]}}
+EVALUATION = {
+    "recorded": NUMBERS,
+    "repeated": NUMBERS,
+    "different": {"type": "array", "items": {"type": "string", "pattern": NAME}},
+    "failure": line(500),
+    "tolerance": {"type": "number"},
+    "artifact": line(100),
+}
+TYPES: dict[str, type | tuple[type, ...]] = {
+    "object": dict, "array": list, "string": str, "number": (int, float)
+}  # fmt: skip
+FIELDS: dict[str, dict[str, Any]] = {
+    "model": line(256),
+    "version": {"oneOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": "^[1-9][0-9]{0,9}$"}]},
+    "pattern": line(256),
+    "policy": line(100),
+    "content": {"type": "object"},
+    "reason": line(500),
+    "alias": line(255),
+    "weights": {"type": "string", "enum": ["files", "none"]},
+    "evaluation": {"type": "object", "properties": EVALUATION, "additionalProperties": False},
+    "session": line(64),
+    "run": line(64),
+    "word": {"type": "string", "enum": ["begun", "ordered", "ended"]},
+    **{name: {"type": "boolean"} for name in SWITCHES},
+    "keep": {"type": "integer", "minimum": 1, "maximum": 1_000_000},
+    "older_than": {"type": "number", "minimum": 0, "maximum": 1_000_000},
+    "after": {"type": "integer", "minimum": 0, "maximum": MOST_VERSIONS},
+    "limit": {"type": "integer", "minimum": 0, "maximum": 10_000},
+}
+"""Everything that may be sent, in JSON Schema: what is checked here and what the routes' description says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +95,7 @@ def checked(key: str, value: Any) -> Any:
         if not isinstance(value, bool):
             raise UsageError(f"{key}: no boolean; expected true or false; leave it out for {SWITCHES[key]}")
         return value
-    if key in LEAST:
+    if FIELDS[key].get("type") in ("integer", "number"):
         return number(key, value)
     if key == "evaluation":
         return evaluation(value)
@@ -70,18 +103,17 @@ def checked(key: str, value: Any) -> Any:
         if not isinstance(value, dict):
             raise UsageError("content: no object; expected every key of a policy; see openapi.json")
         return value
-    if key == "weights" and value not in WEIGHTS:
-        raise UsageError(f"weights: neither of {', '.join(WEIGHTS)}; expected one; leave it out for files")
-    if key == "word" and value not in WORDS:
-        raise UsageError(f"word: neither of {', '.join(WORDS)}; expected one; see openapi.json")
-    return text(key, value)
+    if (allowed := FIELDS[key].get("enum")) is not None:
+        if value not in allowed:
+            instead = "leave it out for files" if key == "weights" else "see openapi.json"
+            raise UsageError(f"{key}: neither of {', '.join(allowed)}; expected one; {instead}")
+        return value
+    return text(key, value, FIELDS[key]["maxLength"])
 
 
 def evaluation(value: Any) -> dict[str, Any]:
     """What a run found when it evaluated its saved weights; the ledger row says that this is the run's claim."""
-    known: dict[str, type | tuple[type, ...]]
-    known = {"recorded": dict, "repeated": dict, "different": list, "failure": str, "tolerance": (int, float),
-             "artifact": str}  # fmt: skip
+    known = {name: TYPES[schema["type"]] for name, schema in EVALUATION.items()}
     if not isinstance(value, dict):
         raise UsageError(f"evaluation: no object; expected {', '.join(known)}; see openapi.json")
     for key, found in value.items():
@@ -94,19 +126,19 @@ def evaluation(value: Any) -> dict[str, Any]:
         raise UsageError("evaluation: tolerance is not a number; expected one; see openapi.json")
     names = [*value.get("recorded", {}), *value.get("repeated", {}), *value.get("different", ())]
     for name in names:
-        if not isinstance(name, str) or not NAME.fullmatch(name):
+        if not isinstance(name, str) or not re.fullmatch(NAME[1:-1], name):
             raise UsageError("evaluation: a name with other characters; expected e.g. eval_loss; see openapi.json")
     for name in {"failure", "artifact"} & value.keys():
-        text(name, value[name])
+        text(name, value[name], EVALUATION[name]["maxLength"])
     return value
 
 
 def number(key: str, value: Any) -> Any:
-    """A number within its limits; a whole one for `keep`. Raises UsageError."""
-    fits = is_number(value) and LEAST[key] <= value <= MOST_NUMBER and (key != "keep" or value == int(value))
-    if not fits:
-        raise UsageError(f"{key}: no number from {LEAST[key]} to {MOST_NUMBER}; expected one; see openapi.json")
-    return int(value) if key == "keep" else float(value)
+    """A number within its limits. Raises UsageError."""
+    least, most, whole = FIELDS[key]["minimum"], FIELDS[key]["maximum"], FIELDS[key]["type"] == "integer"
+    if not (is_number(value) and least <= value <= most and (not whole or value == int(value))):
+        raise UsageError(f"{key}: no number from {least} to {most}; expected one; see openapi.json")
+    return int(value) if whole else float(value)
 
 
 def is_number(value: Any) -> bool:
@@ -127,12 +159,12 @@ def version(value: Any) -> str:
     return str(int(number))
 
 
-def text(key: str, value: Any) -> str:
+def text(key: str, value: Any, most: int) -> str:
     """A text that a database can hold and a person can read. Raises UsageError."""
     if not isinstance(value, str) or not value.strip():
-        raise UsageError(f"{key}: no text; expected 1 to {LONGEST[key]} characters; give one")
-    if len(value) > LONGEST[key]:
-        raise UsageError(f"{key}: {len(value)} characters; expected at most {LONGEST[key]}; shorten it")
+        raise UsageError(f"{key}: no text; expected 1 to {most} characters; give one")
+    if len(value) > most:
+        raise UsageError(f"{key}: {len(value)} characters; expected at most {most}; shorten it")
     if not value.isprintable():
         raise UsageError(f"{key}: characters that cannot be printed; expected a line of text; leave them out")
     return value
@@ -143,12 +175,7 @@ def printable(key: str) -> str:
     return ascii(key[:40])
 
 
-def only_model(arguments: Mapping[str, str]) -> str | None:
-    """The model that is asked about; None if none is named. Raises UsageError."""
-    for key in arguments:
-        if key != "model":
-            raise UsageError(f"query: unknown key {printable(key)}; expected model; leave it out")
-    return text("model", arguments["model"]) if "model" in arguments else None
+LEDGER = ("model", "version", "after", "limit")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,18 +188,27 @@ class Query:
     limit: int
 
 
-def query(arguments: Mapping[str, str]) -> Query:
-    """What is asked of the ledger. Raises UsageError."""
-    known = ("model", "version", "after", "limit")
+def only_model(arguments: Mapping[str, str]) -> str | None:
+    """The model that is asked about; None if none is named. Raises UsageError."""
+    return model_in(arguments, ("model",))
+
+
+def model_in(arguments: Mapping[str, str], known: Sequence[str]) -> str | None:
+    """The same in a query that may have other keys too."""
     for key in arguments:
         if key not in known:
             raise UsageError(f"query: unknown key {printable(key)}; expected {', '.join(known)}; leave it out")
-    model = text("model", arguments["model"]) if "model" in arguments else None
+    return checked("model", arguments["model"]) if "model" in arguments else None
+
+
+def query(arguments: Mapping[str, str]) -> Query:
+    """What is asked of the ledger. Raises UsageError."""
+    model = model_in(arguments, LEDGER)
     if "version" in arguments and model is None:
         raise UsageError("query: a version without its model; expected both; add model")
     numbers = []
-    for key, usual, most in (("after", "0", MOST_VERSIONS), ("limit", "1000", 10_000)):
-        given = arguments.get(key, usual)
+    for key, usual in (("after", "0"), ("limit", "1000")):
+        given, most = arguments.get(key, usual), FIELDS[key]["maximum"]
         if not (given.isascii() and given.isdigit() and len(given) < 11 and int(given) <= most):
             raise UsageError(f"{key}: no number up to {most}; expected one; leave it out for {usual}")
         numbers.append(int(given))

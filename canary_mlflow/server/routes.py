@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -16,18 +15,16 @@ from canary_mlflow.ledger.uris import guarded_uri, plain_uri
 from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.plugin import SERVER_BACKEND, SERVER_REGISTRY
 from canary_mlflow.server.answers import answered
-from canary_mlflow.server.openapi import description
-from canary_mlflow.server.requests import Shape, only_model, parse, query
+from canary_mlflow.server.openapi import description, get, post
+from canary_mlflow.server.requests import LEDGER, Shape, only_model, parse, query
 
 if TYPE_CHECKING:
     from flask import Flask
     from mlflow import MlflowClient
 
     from canary_mlflow.ledger.rows import Row
-    from canary_mlflow.registry.guard.store import GuardedStore
+    from canary_mlflow.registry.backends.database import Database
 
-BASE = "/api/2.0/canary"
-STATIC_PREFIX = "_MLFLOW_STATIC_PREFIX"
 VERDICT = Shape(required=("model", "version"), optional=("promote", "policy", "by_plan"))
 SEAL = Shape(required=("model", "version"), optional=("weights", "evaluation"))
 POLICY = Shape(required=("pattern", "policy", "reason"), optional=("content",))
@@ -40,17 +37,13 @@ ADOPTION = Shape(required=("model", "reason"), optional=("alias",))
 PRUNING = Shape(required=("model",), optional=("version", "session", "keep", "older_than"))
 
 
-def path(name: str) -> str:
-    """A route's path, under the server's own prefix if it has one."""
-    return f"{os.environ.get(STATIC_PREFIX, '').rstrip('/')}{BASE}/{name}"
-
-
 def add_routes(app: Flask, *, authenticated: bool) -> None:
     """Add the routes to MLflow's app, once."""
     app.config["CANARY_AUTHENTICATED"] = authenticated
-    for name, method, view in ROUTES:
-        if f"canary_{view.__name__}" not in app.view_functions:
-            app.add_url_rule(path(name), f"canary_{view.__name__}", answered(view), methods=[method])
+    for route in ROUTES:
+        endpoint = f"canary_{route.view.__name__}"
+        if endpoint not in app.view_functions:
+            app.add_url_rule(route.path, endpoint, answered(route.view), methods=[route.method])
 
 
 def client() -> MlflowClient:
@@ -63,12 +56,13 @@ def client() -> MlflowClient:
     )
 
 
-def guard() -> GuardedStore:
-    """The guard of the server's registry. Raises Refused if its database has no triggers of ours."""
-    from canary_mlflow.registry.guard_client import guard_of
+def registry() -> Database:
+    """The server's registry. Raises Refused if its database has no triggers of ours."""
+    from canary_mlflow.registry.backends import registry_of
+    from canary_mlflow.registry.backends.database import Database
 
-    found = guard_of(client())
-    if found is None:
+    found = registry_of(client())
+    if not isinstance(found, Database):
         raise Refused("this server's registry is not in SQLite or PostgreSQL; expected a database that the guard knows")
     return found
 
@@ -78,15 +72,14 @@ def health() -> dict[str, Any]:
     from canary_mlflow.ledger.install import missing_triggers
     from canary_mlflow.ledger.table import last
 
-    store = guard()
-    with store.engine.connect() as connection:
+    with registry().store.engine.connect() as connection:
         row, missing = last(connection), missing_triggers(connection)
     return {"status": "triggers missing" if missing else "ok", "rows": row.seq if row else 0, "missing": missing}
 
 
 def openapi() -> dict[str, Any]:
     """The description of these routes."""
-    return description(path)
+    return description(ROUTES)
 
 
 def ledger() -> dict[str, Any]:
@@ -96,9 +89,9 @@ def ledger() -> dict[str, Any]:
     from canary_mlflow.ledger.table import first_of_keys, key_rows
 
     asked = query(request.args)
-    store = guard()
-    rows = store.ledger(asked.model, asked.version, after=asked.after, most=asked.limit + 1)
-    with store.engine.connect() as connection:
+    ours, everywhere = registry(), asked.model is None
+    rows = ours.rows(asked.model, everywhere=everywhere, version=asked.version, after=asked.after, most=asked.limit + 1)
+    with ours.store.engine.connect() as connection:
         keys = {"rows": [asdict(row) for row in key_rows(connection)], "first": first_of_keys(connection)}
     return {"rows": [asdict(row) for row in rows[: asked.limit]], "more": len(rows) > asked.limit, "keys": keys}
 
@@ -107,7 +100,7 @@ def head() -> dict[str, Any]:
     """The head of the ledger's last row, for those who keep heads elsewhere, and the digest of its first."""
     from canary_mlflow.ledger.table import last, row_at
 
-    with guard().engine.connect() as connection:
+    with registry().store.engine.connect() as connection:
         row, first = last(connection), row_at(connection, 1)
     return {"head": row.head if row else "", "ledger": first.digest if first else ""}
 
@@ -116,14 +109,14 @@ def verdicts() -> dict[str, Any]:
     """Judge a version from the stored histories by the policy in force for its model, sign, and move the alias."""
     from flask import request
 
-    from canary_mlflow.registry.guard_client import guard_of
+    from canary_mlflow.registry.backends import registry_of
     from canary_mlflow.registry.judging.gatekeeper import gate
-    from canary_mlflow.registry.policies.in_force import in_force
+    from canary_mlflow.registry.policies.asked import in_force
     from canary_mlflow.reports.decision import decision_to_dict
 
     asked = parse(request.get_data(), VERDICT)
     own = client()
-    governing = in_force(own, guard_of(own), asked["model"], server=True)
+    governing = in_force(registry_of(own), asked["model"], server=True)
     if asked.get("policy", governing.name) != governing.name:
         raise UsageError(f"policy: this server judges {asked['model']!r} by {governing}; leave out --policy")
     decision = gate(
@@ -160,11 +153,11 @@ def read_policies() -> dict[str, Any]:
     from flask import request
 
     from canary_mlflow.ledger.policy_rows import matches, pattern_of
-    from canary_mlflow.registry.policies.in_force import in_force
+    from canary_mlflow.registry.policies.asked import in_force
 
-    model, store = only_model(request.args), guard()
-    rows = [row for row in store.policies() if model is None or matches(pattern_of(row), model)]
-    governing = None if model is None else in_force(client(), store, model, server=True).to_dict()
+    model, ours = only_model(request.args), registry()
+    rows = [row for row in ours.policy_rows(model) if model is None or matches(pattern_of(row), model)]
+    governing = None if model is None else in_force(ours, model, server=True).to_dict()
     return {"in_force": governing, "rows": [asdict(row) for row in rows]}
 
 
@@ -173,7 +166,7 @@ def set_policies() -> dict[str, Any]:
     from flask import request
 
     from canary_mlflow.policies import content_of, policy_names
-    from canary_mlflow.registry.policies.setting import set_policy
+    from canary_mlflow.registry.policies.asked import set_policy
 
     asked = parse(request.get_data(), POLICY)
     refuse_unknown_people(f"the policy of {asked['pattern']!r}", "policy set")
@@ -182,7 +175,7 @@ def set_policies() -> dict[str, Any]:
         raise UsageError(f"policy: not a shipped one; expected one of {', '.join(policy_names())}, or its content too")
     if content is not None and content.get("name") != name:
         raise UsageError("content: name: another than the policy's; expected the same; see openapi.json")
-    row = set_policy(guard(), asked["pattern"], content or content_of(name), asked["reason"], current_actor())
+    row = set_policy(registry().client, asked["pattern"], content or content_of(name), asked["reason"], current_actor())
     return {"row": asdict(row)}
 
 
@@ -195,17 +188,17 @@ def sessions() -> dict[str, Any]:
     from canary_mlflow.tracking.stores.session import get_run
 
     asked = parse(request.get_data(), SESSION)
-    own = client()
-    if get_run(own, asked["session"]).data.tags.get(tags.ROLE) not in ("session", "run"):
+    ours = registry()
+    if get_run(ours.client, asked["session"]).data.tags.get(tags.ROLE) not in ("session", "run"):
         raise UsageError(f"session: {asked['session']} is no session; expected the id of one; see canary session start")
     word = Word(asked["word"])
     if (word is Word.ORDERED) != ("run" in asked):
         raise UsageError("run: goes with the word ordered, and that with a run; expected both or neither")
     if word is Word.ORDERED:
         refuse_unknown_people(f"run {asked['run']} of session {asked['session']}", "gate --top-up")
-        row: Row | None = record_order(own, guard(), asked["session"], asked["model"], asked["run"])
+        row: Row | None = record_order(ours, asked["session"], asked["model"], asked["run"])
     else:
-        row = record(own, guard(), asked["session"], asked["model"], word)
+        row = record(ours, asked["session"], asked["model"], word)
     return {"session": {"id": asked["session"], "model": asked["model"], "row": row and row.seq}}
 
 
@@ -243,7 +236,7 @@ def rollbacks() -> dict[str, Any]:
 
 def adoptions() -> dict[str, Any]:
     """Record the first row of a champion that the ledger does not know."""
-    from canary_mlflow.registry.acts.adopting import adopt
+    from canary_mlflow.registry.acts.rollback import adopt
 
     asked = act(ADOPTION, "adopt")
     alias = asked.get("alias", "champion")
@@ -253,11 +246,11 @@ def adoptions() -> dict[str, Any]:
 def acceptances() -> dict[str, Any]:
     """Accept a version's facts that differ from the champion's."""
     from canary_mlflow.registry.acts.accepting import accept_facts
-    from canary_mlflow.registry.policies.in_force import in_force
+    from canary_mlflow.registry.policies.asked import in_force
 
-    asked, own = act(ACCEPTANCE, "accept-facts"), client()
-    policy = in_force(own, guard(), asked["model"], server=True).policy
-    done = accept_facts(own, asked["model"], asked["version"], asked["reason"], policy, actor=current_actor())
+    asked, ours = act(ACCEPTANCE, "accept-facts"), registry()
+    policy = in_force(ours, asked["model"], server=True).policy
+    done = accept_facts(ours.client, asked["model"], asked["version"], asked["reason"], policy, actor=current_actor())
     return {"act": done.to_dict()}
 
 
@@ -298,20 +291,27 @@ def refuse_unknown_people(subject: str, command: str) -> None:
         )
 
 
-ROUTES: tuple[tuple[str, str, Callable[[], Any]], ...] = (
-    ("health", "GET", health),
-    ("openapi.json", "GET", openapi),
-    ("ledger", "GET", ledger),
-    ("policies", "GET", read_policies),
-    ("policies", "POST", set_policies),
-    ("head", "GET", head),
-    ("seals", "POST", seals),
-    ("sessions", "POST", sessions),
-    ("verdicts", "POST", verdicts),
-    ("overrides", "POST", overrides),
-    ("blessings", "POST", blessings),
-    ("rollbacks", "POST", rollbacks),
-    ("adoptions", "POST", adoptions),
-    ("acceptances", "POST", acceptances),
-    ("prunings", "POST", prunings),
-)
+ROUTES = (
+    get("health", health, "Ledger and triggers"),
+    get("openapi", openapi, "This document", name="openapi.json"),
+    get("ledger", ledger, "Rows of the ledger", *LEDGER),
+    get("policies", read_policies, "The policy in force for a model, and the rows that set policies", "model"),
+    post("set_policy", set_policies, POLICY,
+         "Judge models by a shipped policy, or by one whose keys are all in content (administrators)", name="policies"),
+    get("head", head, "The ledger's last row, to be kept elsewhere"),
+    post("seals", seals, SEAL, "Record the digests of a new version's files, once"),
+    post("sessions", sessions, SESSION,
+         "Record that a session has begun, or which runs it has, read from the store; or that a run of it, which has "
+         "not begun, is one of the champion's code (ordered: MANAGE on the model)"),
+    post("verdicts", verdicts, VERDICT,
+         "Judge and sign; a PASS replaces an older champion, any with promote true, none with promote false"),
+    post("overrides", overrides, OVERRIDE, "Give a version a guarded alias whatever its verdict (MANAGE on the model)"),
+    post("blessings", blessings, BLESSING, "Make a version champion by hand (MANAGE on the model)"),
+    post("rollbacks", rollbacks, ROLLBACK, "Return to the former champion (MANAGE on the model)"),
+    post("adoptions", adoptions, ADOPTION, "Enter the champion of a model into the ledger (administrators)"),
+    post("acceptances", acceptances, ACCEPTANCE,
+         "Accept facts of a version that differ from the champion's (administrators)"),
+    post("prunings", prunings, PRUNING,
+         "Which files of a model nobody needs; with a version or a session, give up and remove that one's "
+         "(MANAGE on the model and its experiments)"),
+)  # fmt: skip

@@ -25,7 +25,7 @@ from workplace import ROOT
 
 from canary_mlflow.cli import canary
 from canary_mlflow.ledger.install import install
-from canary_mlflow.registry.acts.adopting import adopt
+from canary_mlflow.registry.acts.rollback import adopt
 from canary_mlflow.tracking.stores.store import prepare_store
 
 # Guarded table → a column of it that a revision makes wider: on SQLite that rebuilds the table, on PostgreSQL it is

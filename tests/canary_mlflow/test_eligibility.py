@@ -17,7 +17,7 @@ from mlflow.projects.utils import load_project
 from workplace import ROOT
 
 from canary_mlflow.cli import canary
-from canary_mlflow.registry.guard_client import guard_of
+from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.server.routes import add_routes
 
 pytestmark = pytest.mark.usefixtures("unpublished")
@@ -39,9 +39,7 @@ def says(result: Result) -> str:
 
 
 def rows(guarded: Any) -> list[Any]:
-    guard = guard_of(guarded.client)
-    assert guard is not None
-    return guard.ledger(guarded.model)
+    return registry_of(guarded.client).rows(guarded.model)
 
 
 # A fault, a profiler: never.

@@ -13,14 +13,14 @@ from mlflow.artifacts import load_text
 
 from canary_mlflow.errors import BaselineMoved, NoSuchModel, NoSuchVersion, StoreError, UsageError
 from canary_mlflow.policies import load_policy
-from canary_mlflow.registry import locks
 from canary_mlflow.registry.acts.by_hand import bless, override
 from canary_mlflow.registry.acts.rollback import rollback
+from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.judging.assessment import Options, assess
 from canary_mlflow.registry.judging.gatekeeper import enact, gate
 from canary_mlflow.registry.judging.records import DESCRIPTION_LIMIT
 from canary_mlflow.registry.judging.unregistered import gate_change, gate_session
-from canary_mlflow.registry.sessions.new_version import register_version
+from canary_mlflow.registry.sessions.registering import register_version
 from canary_mlflow.registry.versions import champion
 from canary_mlflow.reports.terminal import render
 from gates.model.policy import Bootstrap, FreshBaseline, Policy
@@ -189,7 +189,7 @@ def test_nothing_is_written_when_the_champion_moved_meanwhile(guarded: Any, poli
     with pytest.raises(
         BaselineMoved, match=r"judged against version 1 \(ledger row \d+\), but the champion is version 3"
     ):
-        enact(guarded.client, judged)
+        enact(registry_of(guarded.client), judged)
     assert guarded.champion() == third
     assert "canary.verdict" not in guarded.tags(second)
     assert gate(guarded.client, guarded.model, second, policy).champion_before == third
@@ -321,9 +321,9 @@ def test_bless_refuses_without_reason_and_over_a_block(guarded: Any, policy: Pol
 
 def test_a_held_registry_lock_is_said_in_one_line(recorded: Any) -> None:
     with (
-        locks.registry_lock(recorded.client),
+        registry_of(recorded.client).registering(),
         pytest.raises(StoreError, match=r"mlflow\.db\.registry\.lock has been held for 0 s"),
-        locks.registry_lock(MlflowClient(recorded.uri), wait=0.1),
+        registry_of(MlflowClient(recorded.uri)).registering(wait=0.1),
     ):
         pytest.fail("two promoters held the lock")
 

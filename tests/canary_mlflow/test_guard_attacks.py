@@ -126,8 +126,8 @@ def test_only_who_may_change_a_session_has_it_sealed_or_judged(scene: Scene) -> 
             with pytest.raises(Refused) as refused:
                 ask(f"canary/{route}", model="own", version=made["model_version"]["version"])
             assert refused.value.status == 403
-    assert scene.mode.guard().session_rows(session) == []
-    assert scene.mode.guard().ledger("own") == []
+    assert scene.mode.guard().rows(kind="session", alias=session, everywhere=True) == []
+    assert scene.mode.guard().rows("own") == []
     index = request(f"{scene.mode.front}/canary/sessions", "GET", None, reader)
     assert session in index  # of the experiments that somebody may read, on PostgreSQL too
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from mlflow.entities import Metric
 
 from canary_mlflow.cli import canary
-from canary_mlflow.ledger import clock
+from canary_mlflow.ledger import chain
 from canary_mlflow.ledger.keys import key_folder, load_signer
 from canary_mlflow.ledger.rows import flat
 from canary_mlflow.policies import load_policy
@@ -197,7 +197,7 @@ def test_a_clock_that_was_set_back_is_named_and_changes_no_order(own: str, story
 def test_a_row_with_a_time_before_the_one_before_it_is_named(own: str, story: Any, monkeypatch: Any) -> None:
     """As a clock that was set back left it before rows said so; signed with the account's own key."""
     now = time.time()
-    monkeypatch.setattr(clock, "stamp", lambda _last: {"time": datetime.fromtimestamp(now - 7200, UTC).isoformat()})
+    monkeypatch.setattr(chain, "stamp", lambda _last: {"time": datetime.fromtimestamp(now - 7200, UTC).isoformat()})
     assert run(own, "rollback", story.model, "--reason", "two hours ago").exit_code == 0
     found = run(own, "audit", "verify")
     assert found.exit_code == 1

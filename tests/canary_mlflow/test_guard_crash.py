@@ -21,8 +21,8 @@ from canary_mlflow.ledger.keys import key_folder, load_public, public_files
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.acts.by_hand import override
 from canary_mlflow.registry.audit import against_store
+from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.guard.reader import reader_of
-from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.judging.gatekeeper import gate
 from canary_mlflow.tracking.stores.store import prepare_store
 
@@ -67,11 +67,11 @@ class Killed:
         for call, times in places.items():
             for nth in range(1, times + 1) if self.whole else some(times):
                 before = self.champion()
-                rows = len(guard_of(self.client).ledger())
+                rows = len(registry_of(self.client).rows(everywhere=True))
                 inject = f"{call}:{way}:when={nth}"
                 code = self.forks.run(inject, self.calls, words=self.command())
                 moved = self.champion() != before
-                assert len(guard_of(self.client).ledger()) == rows + moved, inject
+                assert len(registry_of(self.client).rows(everywhere=True)) == rows + moved, inject
                 assert agreed(self.client) == [], inject
                 seen.add((moved, "killed" if code == -signal.SIGKILL else f"exit {code}"))
         return seen
@@ -163,7 +163,7 @@ def test_a_killed_server_leaves_alias_and_ledger_agreed(uri: str, recorder: Any,
 
 def agreed(client: Any) -> list[str]:
     """What `canary audit verify` names."""
-    guard: Any = guard_of(client)
-    rows = guard.ledger()
+    guard: Any = registry_of(client)
+    rows = guard.rows(everywhere=True)
     keys = load_public(public_files(key_folder()))
     return [str(one) for one in (*damages(rows, keys), *against_store(reader_of(client.tracking_uri), rows))]

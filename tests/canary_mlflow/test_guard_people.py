@@ -169,7 +169,7 @@ def test_policies_are_the_administrators(site: Site) -> None:
     path = {"pattern": "m", "policy": lax(site.folder), "reason": "a path"}
     refused = site.refusal("admin", "POST", "policies", path)
     assert (refused.status, "not a shipped one; expected one of facts" in refused.message) == (400, True)
-    assert len(site.guard().policies()) == 1
+    assert len(site.guard().rows("", kind="policy")) == 1
 
 
 def test_people_of_a_model_act_and_two_of_them_override_a_block(site: Site) -> None:
@@ -200,7 +200,7 @@ def test_people_of_a_model_act_and_two_of_them_override_a_block(site: Site) -> N
     assert second.exit_code == 0, second.output
     assert "override by bob, asked for by ann, in the ledger" in second.output
     assert site.recorded.champion() == version
-    rows = site.guard().ledger("m")
+    rows = site.guard().rows("m")
     assert [(row.kind, row.facts["actor"]) for row in rows[-2:]] == [("request", "ann"), ("override", "bob")]
     assert rows[-1].facts["asked_by"] == "ann"
     assert run_as("ann", site.uri, "rollback", "m", "--reason", "customers complain").exit_code == 0
@@ -283,7 +283,7 @@ def test_only_who_may_delete_the_files_prunes_them(site: Site) -> None:
     service.grant_user_permission("ann", "experiment", recorded.experiment, "MANAGE")
     done = run_as("ann", site.uri, "prune", "--model", "space", "--yes")
     assert (done.exit_code, any(map(Path.exists, files))) == (0, False), done.output
-    (row,) = site.guard().prunings("space")
+    (row,) = site.guard().rows("space", kind="prune")
     assert (row.version, row.facts["actor"], list(row.facts["files"])) == (2, "ann", ["model.safetensors"])
     pruned = run_as("ann", site.uri, "bless", "space", "2", "--reason", "x", "--despite-block")
     assert (pruned.exit_code, "pruned 20" in pruned.stderr, "by ann" in pruned.stderr) == (2, True, True)

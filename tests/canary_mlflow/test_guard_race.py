@@ -29,9 +29,9 @@ from canary_mlflow.ledger.keys import key_folder, load_public, public_files
 from canary_mlflow.registry.acts.by_hand import override
 from canary_mlflow.registry.acts.rollback import rollback
 from canary_mlflow.registry.audit import against_store
+from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.guard.reader import reader_of
 from canary_mlflow.registry.guard.store import GuardedStore
-from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.tracking.stores.store import prepare_store
 
 EVERY_DAY, FULL = (16, 2), (64, 20)  # promoters, rounds
@@ -60,8 +60,8 @@ def raced(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str,
         for version in "123":
             override(client, "m", version, "a start", without_weights=True)
         yield uri, client
-        guard: Any = guard_of(client)
-        guard.engine.dispose()
+        guard: Any = registry_of(client)
+        guard.store.engine.dispose()
 
 
 def test_rollback_override_and_delete_at_once_leave_alias_and_ledger_agreed(raced: tuple[str, MlflowClient]) -> None:
@@ -135,8 +135,8 @@ def test_a_first_row_comes_in_time_however_late_it_is(
 
 def damaged(uri: str, client: MlflowClient) -> list[str]:
     """What `canary audit verify` names."""
-    guard: Any = guard_of(client)
-    rows = guard.ledger()
+    guard: Any = registry_of(client)
+    rows = guard.rows(everywhere=True)
     keys = load_public(public_files(key_folder()))
     return [str(one) for one in (*damages(rows, keys), *against_store(reader_of(uri), rows))]
 

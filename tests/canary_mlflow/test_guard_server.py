@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.ledger.rows import flat
-from canary_mlflow.registry.guard_client import guard_of
+from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.server.answers import public
 from canary_mlflow.server.requests import Query, Shape, parse, query
-from canary_mlflow.server.routes import ROUTES, add_routes, path
+from canary_mlflow.server.routes import ROUTES, add_routes
 
 BASE = "/api/2.0/canary"
 NAMES = ("", " ", "x" * 10_000, "../../etc/passwd", "a/b", "a:b", "'; DROP TABLE canary_ledger; --", "\x00", "ü" * 200,
@@ -192,9 +192,7 @@ def test_refusals_are_one_sentence(web: Any, guarded: Any, route: str, body: Any
 
 
 def rows_in(shared: Any) -> int:
-    guard = guard_of(shared.client)
-    assert guard is not None
-    return len(guard.ledger())
+    return len(registry_of(shared.client).rows(everywhere=True))
 
 
 WRITES = (
@@ -242,7 +240,7 @@ def test_whatever_is_sent_the_answer_is_no_server_error(web: Any, request: pytes
     @settings(max_examples=150 if request.config.getoption("--full") else 60, deadline=None)
     @given(body=bodies, route=st.sampled_from(ROUTES))
     def one(body: bytes, route: Any) -> None:
-        answer = web.open(path(route[0]), method=route[1], data=body)
+        answer = web.open(route.path, method=route.method, data=body)
         assert answer.status_code < 500, answer.text
         assert "Traceback" not in answer.text
 
@@ -284,7 +282,7 @@ def test_answers_are_those_that_the_document_knows(web: Any, shared: Any, reques
 def test_every_route_is_described(web: Any) -> None:
     described = web.get(f"{BASE}/openapi.json").get_json()["paths"]
     assert {(where, method.upper()) for where, methods in described.items() for method in methods} == {
-        (path(name), method) for name, method, _ in ROUTES
+        (route.path, route.method) for route in ROUTES
     }
 
 
@@ -314,7 +312,7 @@ def test_requests_are_read_strictly() -> None:
 
 
 def test_artifacts_of_a_server_are_where_it_keeps_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from canary_mlflow.registry.guard.server_files import behind_server
+    from canary_mlflow.registry.guard.origin import behind_server
 
     assert behind_server("mlflow-artifacts:/1/x") == "mlflow-artifacts:/1/x"
     monkeypatch.setenv("_MLFLOW_SERVER_ARTIFACT_DESTINATION", str(tmp_path))

@@ -28,11 +28,11 @@ from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.actors import account
 from canary_mlflow.registry.acts.by_hand import bless, override
 from canary_mlflow.registry.acts.rollback import rollback
+from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.guard.binding import bind
 from canary_mlflow.registry.guard.store import GuardedStore
-from canary_mlflow.registry.guard_client import guard_of, record, verdict_order
 from canary_mlflow.registry.judging.assessment import Judged, Options, assess
-from canary_mlflow.registry.judging.gatekeeper import gate
+from canary_mlflow.registry.judging.gatekeeper import gate, order_of
 from canary_mlflow.tracking.reading.histories import read_version
 from gates.model.policy import Policy
 
@@ -44,27 +44,21 @@ def policy() -> Policy:
 
 @pytest.fixture
 def guard(recorded: Any) -> Any:
-    found = guard_of(recorded.client)
-    assert found is not None
-    return found
+    return registry_of(recorded.client)
 
 
 @pytest.fixture
 def only_ann(guarded: Any, guard: Any) -> Iterator[None]:
     """A list of operators that is made while the guard is at work."""
-    install.install(guard.engine, operators=["ann"])
+    install.install(guard.store.engine, operators=["ann"])
     yield
-    install.install(guard.engine, operators=[])
+    install.install(guard.store.engine, operators=[])
 
 
 def judge_only(recorded: Any, version: str, policy: Policy) -> Judged:
     """A verdict in the ledger that has moved nothing yet, as a server keeps it."""
     judged = assess(recorded.client, recorded.model, version, policy, Options())
-    guard = guard_of(recorded.client)
-    assert guard is not None
-    assert judged.binding is not None
-    order = verdict_order(judged.decision, judged.binding, judged.against, "ann")
-    record(guard, replace(order, moves=False))
+    registry_of(recorded.client).record(replace(order_of(judged, "ann"), moves=False))
     return judged
 
 
@@ -266,7 +260,7 @@ def test_a_pass_in_the_ledger_lets_the_alias_follow_once(guarded: Any, policy: P
     with pytest.raises(MlflowException, match=f"judged against .*but the champion is version {second}") as late:
         guarded.client.set_registered_model_alias(guarded.model, "champion", third)
     assert late.value.get_http_status_code() == 409
-    rows = [row for row in guard.ledger(guarded.model) if row.kind not in (Kind.SEAL, Kind.SESSION)]
+    rows = [row for row in guard.rows(guarded.model) if row.kind not in (Kind.SEAL, Kind.SESSION)]
     assert [(row.kind, row.version, row.moves) for row in rows] == [
         ("bless", 1, 1), ("verdict", 2, 0), ("verdict", 3, 0), ("promotion", 2, 1),
     ]  # fmt: skip
@@ -347,7 +341,7 @@ def test_what_changes_while_the_evidence_is_read_moves_nothing(
 def test_a_block_is_in_the_ledger_and_grants_nothing(guarded: Any, policy: Policy, guard: Any) -> None:
     second = guarded.version(slower=2.0)
     gate(guarded.client, guarded.model, second, policy)
-    row = guard.ledger(guarded.model)[-1]
+    row = guard.rows(guarded.model)[-1]
     assert (row.kind, row.word, row.grants, row.moves) == ("verdict", "BLOCK", 0, 0)
     with pytest.raises(MlflowException, match="its verdict is BLOCK, a PASS is missing"):
         guarded.client.set_registered_model_alias(guarded.model, "champion", second)
@@ -356,14 +350,14 @@ def test_a_block_is_in_the_ledger_and_grants_nothing(guarded: Any, policy: Polic
 def test_a_row_says_what_it_was_about(guarded: Any, policy: Policy, guard: Any) -> None:
     second = guarded.version()
     gate(guarded.client, guarded.model, second, policy, actor="ann")
-    row = guard.ledger(guarded.model)[-1]
+    row = guard.rows(guarded.model)[-1]
     facts = row.facts
     found = guarded.client.get_model_version(guarded.model, second)
     runs = [run for number in (second, "1") for run in read_version(guarded.client, guarded.model, number).runs]
     assert (facts["actor"], facts["baseline_version"], facts["word"]) == ("ann", 1, "PASS")
     assert (row.version_created, facts["source"]) == (found.creation_timestamp, found.source)
     bound = bind(guarded.client, found, runs).to_facts()
-    seal = next(row for row in guard.ledger(guarded.model) if row.kind == Kind.SEAL and row.version == int(second))
+    seal = next(row for row in guard.rows(guarded.model) if row.kind == Kind.SEAL and row.version == int(second))
     keys = ("artifact", "runs", "source", "seal_row")
     assert {key: facts[key] for key in keys} == {**bound, "seal_row": seal.seq}
     assert facts["verdict"]["policy"]["name"] == "smoke"
@@ -378,7 +372,7 @@ def test_overrides_need_a_reason_and_stay_on_the_version(guarded: Any, policy: P
         override(guarded.client, guarded.model, second, " ")
     act = override(guarded.client, guarded.model, second, "the slow path is right")
     assert guarded.champion() == second
-    assert guard.ledger(guarded.model)[-1].kind == Kind.OVERRIDE
+    assert guard.rows(guarded.model)[-1].kind == Kind.OVERRIDE
     tags = guarded.tags(second)
     assert (tags["canary.overridden_by"], tags["canary.overridden_over"]) == (act.who, "BLOCK")
     with pytest.raises(MlflowException, match=r"tag 'canary\.overridden_by'"):
@@ -436,8 +430,9 @@ def test_of_many_promoters_at_once_one_wins(guarded: Any, policy: Policy, guard:
     for version in versions:
         found = guarded.client.get_model_version(guarded.model, version)
         decision = replace(usual.decision, version=version)
-        binding = bind(guarded.client, found, read_version(guarded.client, guarded.model, version).runs)
-        record(guard, replace(verdict_order(decision, binding, against, "ann"), moves=False))
+        binding = bind(guard, found, read_version(guarded.client, guarded.model, version).runs)
+        judged = Judged(decision=decision, binding=binding, against=against)
+        guard.record(replace(order_of(judged, "ann"), moves=False))
 
     def promote(version: str) -> int:
         try:
@@ -458,7 +453,7 @@ def test_of_many_promoters_at_once_one_wins(guarded: Any, policy: Policy, guard:
 
 def test_every_private_name_of_mlflow_is_there(guard: Any) -> None:
     assert private_names.missing() == []
-    inspector = sa.inspect(guard.engine)
+    inspector = sa.inspect(guard.store.engine)
     for name, columns in private_names.COLUMNS:
         assert set(columns) <= {column["name"] for column in inspector.get_columns(name)}
 

@@ -211,9 +211,9 @@ def test_every_page_answers_whatever_is_asked(web: Any, request: pytest.FixtureR
 
 
 def guard_rows(store: Any) -> list[Any]:
-    from canary_mlflow.registry.guard_client import guard_of
+    from canary_mlflow.registry.backends import registry_of
 
-    return list(guard_of(store.client).ledger(store.model))
+    return list(registry_of(store.client).rows(store.model))
 
 
 def quoted(text: str) -> str:

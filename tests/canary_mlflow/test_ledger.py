@@ -18,9 +18,8 @@ from workplace import ROOT
 
 from canary_mlflow.errors import StoreError, UsageError
 from canary_mlflow.ledger import keys, table
-from canary_mlflow.ledger.canonical import canonical
 from canary_mlflow.ledger.chain import damages, from_lines, to_line
-from canary_mlflow.ledger.rows import Kind, Record, Row, signed
+from canary_mlflow.ledger.rows import Kind, Record, Row, canonical, signed
 
 DATA = ROOT / "tests" / "data"
 

@@ -21,9 +21,13 @@ from canary_mlflow.tracking.stores.store import prepare_store
 ROWS = 2_000  # enough for PostgreSQL to prefer an index
 NEW = ("canary_ledger_of_kind", "canary_ledger_of_session")
 LOOKUPS: dict[str, Callable[[Any], list[Row]]] = {
-    "canary_ledger_of_session": lambda connection: table.of_session(connection, f"{40:032x}"),
-    "canary_ledger_of_kind": lambda connection: table.sessions_after(connection, "default", ROWS - 40),
+    "canary_ledger_of_session": lambda connection: read(connection, kind="session", alias=f"{40:032x}"),
+    "canary_ledger_of_kind": lambda connection: read(connection, "default", kind="session", after=ROWS - 40),
 }
+
+
+def read(connection: Any, workspace: str | None = None, **about: Any) -> list[Row]:
+    return list(table.read(connection, workspace=workspace, **about))
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
@@ -98,6 +102,6 @@ def test_an_older_ledger_gets_the_indexes_and_still_verifies(uri: str) -> None:
 
 def test_a_run_is_looked_for_in_the_rows_of_sessions_alone(uri: str) -> None:
     run(uri, "db", "upgrade")
-    found, how = plan(uri, lambda connection: table.sessions_naming(connection, f"{40:032x}"))
+    found, how = plan(uri, lambda connection: read(connection, kind="session", naming=f"{40:032x}"))
     assert found == 1, how
     assert any(name in how for name in NEW), how

@@ -87,7 +87,7 @@ def test_a_version_that_a_killed_session_left_without_a_seal_is_dropped(
     for name, value in {LEASE: NOBODY.to_text()}.items():
         client.set_tag(session, name, value)
     if not sealed:  # as a process that is killed between the two leaves it
-        monkeypatch.setattr("canary_mlflow.registry.sessions.new_version.seal_version", lambda *_, **__: None)
+        monkeypatch.setattr("canary_mlflow.registry.sessions.registering.seal_version", lambda *_, **__: None)
     number = recorded.register(session)
     leftovers.close_left_open(client)
     assert status(recorded, session) == "FAILED"
@@ -99,7 +99,7 @@ def test_a_version_that_cannot_be_sealed_is_none(recorded: Any, monkeypatch: pyt
     def stopped(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("canary_mlflow.registry.sessions.new_version.seal_version", stopped)
+    monkeypatch.setattr("canary_mlflow.registry.sessions.registering.seal_version", stopped)
     with pytest.raises(KeyboardInterrupt):
         recorded.version()
     assert recorded.client.search_model_versions(f"name='{recorded.model}'") == []

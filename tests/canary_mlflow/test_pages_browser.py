@@ -54,7 +54,7 @@ def site(shared: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site
 
     from canary_mlflow.ledger.table import last
     from canary_mlflow.registry.acts.by_hand import bless
-    from canary_mlflow.registry.guard_client import guard_of
+    from canary_mlflow.registry.backends import registry_of
 
     folder = tmp_path_factory.mktemp("site")
     store = replace(shared, model="looked-at", seed=1000)
@@ -63,7 +63,7 @@ def site(shared: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site
     gate(store.client, store.model, store.version(), load_policy(POLICY))
     session = store.session(slower=2.0, tags={"canary.model_name": store.model, "mlflow.runName": HOSTILE})
     gate(store.client, store.model, store.register(session), load_policy(POLICY))
-    with guard_of(store.client).engine.connect() as connection:  # type: ignore[union-attr]
+    with registry_of(store.client).store.engine.connect() as connection:
         row = last(connection)
     assert row is not None
     with canary_ui(store.uri, folder) as address, chromium() as browser:

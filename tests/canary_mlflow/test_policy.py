@@ -18,13 +18,13 @@ from canary_mlflow.ledger.keys import key_folder, load_signer
 from canary_mlflow.ledger.policy_rows import policy_record
 from canary_mlflow.ledger.rows import Kind, Record, signed
 from canary_mlflow.policies import content_of, load_policy
+from canary_mlflow.registry.acts.act import Request
 from canary_mlflow.registry.acts.by_hand import bless, override
-from canary_mlflow.registry.acts.two_operators import Request
-from canary_mlflow.registry.guard_client import guard_of
+from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.judging.assessment import Options, assess
 from canary_mlflow.registry.judging.gatekeeper import enact, gate
+from canary_mlflow.registry.policies.asked import set_policy
 from canary_mlflow.registry.policies.audited import policy_damages
-from canary_mlflow.registry.policies.setting import set_policy
 
 pytestmark = pytest.mark.usefixtures("unpublished")
 
@@ -43,17 +43,16 @@ def own_policy(folder: Path, name: str, /, **keys: Any) -> str:
 
 
 def last_row(recorded: Any) -> Any:
-    return guard_of(recorded.client).ledger(recorded.model)[-1]
+    return registry_of(recorded.client).rows(recorded.model)[-1]
 
 
 def set_here(recorded: Any, pattern: str, policy: str, who: str = "ann") -> int:
-    return int(set_policy(guard_of(recorded.client), pattern, content_of(policy), "for the test", who).seq)
+    return int(set_policy(recorded.client, pattern, content_of(policy), "for the test", who).seq)
 
 
 def forge(recorded: Any, record: Record, folder: Path) -> Any:
     """A row by whoever can write the database, signed with the key in `folder`."""
-    guard = guard_of(recorded.client)
-    with guard.engine.begin() as connection:
+    with registry_of(recorded.client).store.engine.begin() as connection:
         row = signed(record, table.last(connection), load_signer(folder))
         table.append(connection, row)
     return row
@@ -85,7 +84,7 @@ def test_a_policy_is_set_shown_and_used(guarded: Any, tmp_path: Path) -> None:
     assert judged.exit_code == 0, judged.output
     said = last_row(guarded).facts["policy"]
     assert (said["name"], said["source"], said["file"]) == ("house", "row", "")
-    assert list(policy_damages(guard_of(guarded.client).ledger())) == []
+    assert list(policy_damages(registry_of(guarded.client).rows(everywhere=True))) == []
 
 
 def test_the_most_specific_pattern_counts_and_the_newest_of_equals(recorded: Any) -> None:
@@ -93,7 +92,7 @@ def test_the_most_specific_pattern_counts_and_the_newest_of_equals(recorded: Any
 
     signer, rows = load_signer(key_folder()), []
     for pattern in ("*", "team-*", "team-a?", "team-a*", "team-b1", "team-?b*"):
-        record = policy_record(pattern, content_of("smoke"), "r", "ann", {"time": "2026-01-01"}, "default")
+        record = policy_record(pattern, content_of("smoke"), "r", "ann")
         rows.append(signed(record, rows[-1] if rows else None, signer))
     expected = {"x": 1, "team-c": 2, "team-a1": 4, "team-b1": 5, "team-xb": 6, "Team-a": 1}
     found = {model: in_force_row(rows, model) for model in expected}
@@ -115,10 +114,10 @@ def test_what_cannot_be_meant_sets_nothing(
 ) -> None:
     if policy == "SMOKE-WITH-OTHER-KEYS":
         policy = own_policy(tmp_path, "other", name="smoke", alpha_pass=0.2)
-    before = len(guard_of(recorded.client).policies())
+    before = len(registry_of(recorded.client).policy_rows(None))
     refused = run(recorded.uri, "policy", "set", pattern, policy, "--reason", reason)
     assert (refused.exit_code, says in refused.output, refused.output.count("\n")) == (2, True, 1), refused.output
-    assert len(guard_of(recorded.client).policies()) == before
+    assert len(registry_of(recorded.client).policy_rows(None)) == before
 
 
 def test_a_file_of_ones_own_is_named_in_the_row_and_a_change_of_it_beside_the_verdict(
@@ -184,7 +183,7 @@ def test_a_first_version_names_a_tier_and_no_file(recorded: Any, tmp_path: Path,
 
 def test_a_policy_without_the_key_chooses_nothing(guarded: Any, tmp_path: Path) -> None:
     content = content_of(own_policy(tmp_path, "lax", rules={"step_cost": {"margin": 2.0}}))
-    record = policy_record(guarded.model, content, "r", "eve", {"time": "2026-01-01"}, "default")
+    record = policy_record(guarded.model, content, "r", "eve")
     row = forge(guarded, record, tmp_path / "forger")
     try:
         refused = run(guarded.uri, "gate", guarded.model, guarded.version(slower=1.9))
@@ -205,7 +204,7 @@ def cut(recorded: Any, seq: int) -> None:
 
 def verdict_row(recorded: Any, **policy: Any) -> Record:
     """The last verdict once more, with another policy in it; it moves nothing."""
-    row = next(row for row in reversed(guard_of(recorded.client).ledger(recorded.model)) if row.kind == Kind.VERDICT)
+    row = next(row for row in reversed(registry_of(recorded.client).rows(recorded.model)) if row.kind == Kind.VERDICT)
     facts = {**row.facts, "policy": {**row.facts["policy"], **policy}}
     return Record(
         kind=Kind.VERDICT, model=row.model, version=row.version, version_created=row.version_created, alias=row.alias,
@@ -228,7 +227,7 @@ def test_a_verdict_by_another_policy_is_named(recorded: Any) -> None:
     for policy, says in OTHERS:
         row = forge(recorded, verdict_row(recorded, server=True, **policy), key_folder())
         try:
-            (found,) = policy_damages(guard_of(recorded.client).ledger())
+            (found,) = policy_damages(registry_of(recorded.client).rows(everywhere=True))
             assert str(found).startswith(f"row {row.seq}: version 2 of {recorded.model!r}: ")
             assert says in str(found)
         finally:
@@ -251,7 +250,7 @@ def test_a_policy_that_is_set_meanwhile_is_the_one_that_judges(guarded: Any, tmp
     judged = assess(guarded.client, guarded.model, version, policy, Options())
     set_here(guarded, guarded.model, own_policy(tmp_path, "lax", rules={"step_cost": {"margin": 2.0}}))
     with pytest.raises(Exception, match="its verdict is by another policy than the one in force since row"):
-        enact(guarded.client, judged)
+        enact(registry_of(guarded.client), judged)
     assert gate(guarded.client, guarded.model, version, policy).word == "PASS"
 
 
@@ -302,12 +301,12 @@ def test_the_command_says_that_a_second_person_is_missing(two: Any) -> None:
 
 
 def test_an_override_by_one_person_alone_is_named(two: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("canary_mlflow.registry.acts.two_operators.operators_for", lambda *_: 1)  # another program
+    monkeypatch.setattr("canary_mlflow.registry.acts.by_hand.operators_for", lambda *_: 1)  # another program
     override(two.client, two.model, "2", "nobody needs to know", actor="eve")
-    found = policy_damages(guard_of(two.client).ledger())
+    found = policy_damages(registry_of(two.client).rows(everywhere=True))
     assert [str(one) for one in found if two.model in str(one)] == [
         f"row {last_row(two).seq}: version 2 of {two.model!r}: the BLOCK of row {last_row(two).seq - 1} was overridden "
-        f"by eve alone; the policy of row {guard_of(two.client).policies()[-1].seq} asks for two people"
+        f"by eve alone; the policy of row {registry_of(two.client).policy_rows(None)[-1].seq} asks for two people"
     ]
 
 
@@ -317,14 +316,13 @@ def test_one_person_is_enough_where_no_policy_says_more(guarded: Any) -> None:
 
 
 def test_only_operators_set_a_policy_where_some_are_named(recorded: Any) -> None:
-    guard = guard_of(recorded.client)
-    assert guard is not None
-    install.install(guard.engine, operators=["ann"])
+    engine = registry_of(recorded.client).store.engine
+    install.install(engine, operators=["ann"])
     try:
         with pytest.raises(Refused, match="'eve' is not among those who may"):
             set_here(recorded, recorded.model, "smoke", who="eve")
     finally:
-        install.install(guard.engine, operators=[])
+        install.install(engine, operators=[])
 
 
 def test_a_ledger_from_before_policies_holds() -> None:

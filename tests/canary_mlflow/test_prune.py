@@ -19,7 +19,7 @@ from canary_mlflow.errors import StoreError
 from canary_mlflow.ledger.rows import Kind, Record
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.acts.by_hand import bless
-from canary_mlflow.registry.guard_client import guard_of
+from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.judging.gatekeeper import gate
 from canary_mlflow.registry.judging.unregistered import gate_change
 from canary_mlflow.registry.pruning import pruning
@@ -61,9 +61,7 @@ def artifacts(it: Any, version: str) -> set[str]:
 
 
 def rows(it: Any, kind: Kind = Kind.PRUNE) -> list[Any]:
-    guard = guard_of(it.client)
-    assert guard is not None
-    return [row for row in guard.ledger(it.model) if row.kind == kind]
+    return registry_of(it.client).rows(it.model, kind=kind)
 
 
 def champions(it: Any, number: int) -> None:
@@ -289,8 +287,7 @@ def test_only_operators_prune(recorded: Any, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_without_a_ledger_the_tags_say_it(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     champions(recorded, 4)
-    for module in ("acts.by_hand", "pruning.needed"):
-        monkeypatch.setattr(f"canary_mlflow.registry.{module}.guard_of", lambda client: None)
+    monkeypatch.setattr("canary_mlflow.registry.backends.is_guarded", lambda uri: False)
     monkeypatch.setattr("canary_mlflow.registry.guard.store.GuardedStore.refuse_reserved", lambda *words: None)
     assert fates(prune(recorded, "--json"))["1"][0]
     assert prune(recorded, "--yes").exit_code == 0
@@ -354,7 +351,7 @@ def test_rows_that_were_written_about_sessions_before_are_shown_and_hold(recorde
     champions(recorded, 1)
     facts = {"session": "0" * 32, "runs": {"1" * 32: "2" * 64}, "files": {}, "actor": "ann", "reason": "PASS"}
     named = {"model": recorded.model, "version": 0, "version_created": 0, "alias": "", "workspace": "default"}
-    guard = guard_of(recorded.client)
+    guard = registry_of(recorded.client)
     assert guard is not None
     guard.append(Record(kind=Kind.PRUNE, word="pruned", grants=False, moves=False, facts=facts, **named))
     assert audit(recorded) == []

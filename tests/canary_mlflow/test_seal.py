@@ -15,9 +15,9 @@ from tiny_weights import CUT_OFF, NAN, safetensors
 from canary_mlflow.cli import canary
 from canary_mlflow.errors import UsageError
 from canary_mlflow.ledger.rows import Kind
+from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.guard.seal import seal_version
-from canary_mlflow.registry.guard_client import guard_of
-from canary_mlflow.registry.sessions.new_version import register_version
+from canary_mlflow.registry.sessions.registering import register_version
 from canary_mlflow.registry.versions import Weights
 
 
@@ -49,9 +49,7 @@ def test_a_version_whose_files_were_removed_before_it_was_registered(recorded: A
         assert f"version 1 of {recorded.model!r}: no *.safetensors among its 0 files; expected files" in said
         assert "canary register SESSION MODEL --weights PATH" in said
     assert recorded.champion() is None
-    guard = guard_of(recorded.client)
-    assert guard is not None
-    assert guard.ledger(recorded.model) == []
+    assert registry_of(recorded.client).rows(recorded.model) == []
 
 
 def swap(place: Path) -> None:
@@ -95,7 +93,7 @@ def test_an_act_by_hand_may_say_that_nobody_need_load_it(recorded: Any, act: str
     assert "its weights were not checked" in done.output
     assert recorded.champion() == version
     assert "its weights were not checked" in recorded.description(version)
-    row = guard_of(recorded.client).ledger(recorded.model)[-1]  # type: ignore[union-attr]
+    row = registry_of(recorded.client).rows(recorded.model)[-1]
     assert (row.kind, row.facts["without_weights"]) == (act, True)
 
 
@@ -156,7 +154,7 @@ def test_a_version_is_sealed_once(recorded: Any) -> None:
     swap(files_of(recorded, version))
     with pytest.raises(UsageError, match="sealed already, in row"):
         seal_version(recorded.client, recorded.model, version)
-    rows = guard_of(recorded.client).ledger(recorded.model)[1:]  # type: ignore[union-attr]  # the first: its session
+    rows = registry_of(recorded.client).rows(recorded.model)[1:]  # the first: its session
     assert [row.kind for row in rows] == [Kind.SEAL]
     assert rows[0].facts["files"].keys() == {"model.safetensors"}
 
@@ -178,8 +176,7 @@ def test_audit_verify_names_a_file_that_changed_under_a_champion(recorded: Any) 
 
 
 def test_without_a_ledger_the_tags_hold_the_seal(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("guard.seal", "judging.assessment", "judging.gatekeeper", "acts.by_hand"):
-        monkeypatch.setattr(f"canary_mlflow.registry.{module}.guard_of", lambda client: None)
+    monkeypatch.setattr("canary_mlflow.registry.backends.is_guarded", lambda uri: False)
     monkeypatch.setattr("canary_mlflow.registry.guard.store.GuardedStore.refuse_reserved", lambda *words: None)
     version = recorded.version(runs=2)
     assert recorded.tags(version)["canary.seal"].startswith("1 files, sha256:")

@@ -20,15 +20,14 @@ from canary_mlflow.launching.projects import begin as begin_run
 from canary_mlflow.ledger import table
 from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.policies import content_of
+from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.guard.binding import is_same_run, run_digests
 from canary_mlflow.registry.guard.origin import comes_from
 from canary_mlflow.registry.guard.seal import require_seal, seal_version
-from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.judging import assessment
-from canary_mlflow.registry.judging.sides import read_sides
 from canary_mlflow.registry.sessions import rows as session_rows
-from canary_mlflow.registry.sessions.new_version import register_version
-from canary_mlflow.registry.sessions.orders import order
+from canary_mlflow.registry.sessions.orders import order, read_sides
+from canary_mlflow.registry.sessions.registering import register_version
 from canary_mlflow.registry.sessions.rows import Word, append, begin, record_runs
 from canary_mlflow.tags import MODEL_SOURCE, PARENT_RUN, SEEDS, SESSION_ID
 from canary_mlflow.tracking.reading.database import read_runs_from
@@ -50,10 +49,10 @@ def gated(it: Any, version: str) -> Any:
 
 def refusal(it: Any, version: str) -> str:
     """The line with which the gate refuses; nothing is recorded."""
-    before = len(guard_of(it.client).ledger(it.model))  # type: ignore[union-attr]
+    before = len(registry_of(it.client).rows(it.model))
     done = run(it, "gate", it.model, version)
     assert (done.exit_code, done.stdout) == (2, ""), done.output
-    assert len(guard_of(it.client).ledger(it.model)) == before  # type: ignore[union-attr]
+    assert len(registry_of(it.client).rows(it.model)) == before
     (line,) = done.stderr.splitlines()
     return line
 
@@ -213,7 +212,7 @@ def test_an_order_comes_before_its_run(guarded: Any) -> None:
         with pytest.raises(UsageError, match="found one that has begun, or is in another session"):
             order(guarded.client, session, guarded.model, run_id)
     guarded.client.set_terminated(elsewhere)
-    assert not any(row.word == Word.ORDERED for row in guard_of(guarded.client).session_rows(session))  # type: ignore[union-attr]
+    assert not any(row.word == Word.ORDERED for row in registry_of(guarded.client).session_rows(session))
 
 
 @pytest.mark.parametrize(
@@ -225,7 +224,7 @@ def test_what_was_judged_is_judged_again_as_it_was_or_not_at_all(guarded: Any, c
     act, says = CHANGES[change]
     act(guarded, run_id)
     said = refusal(guarded, version)
-    row = next(one for one in guard_of(guarded.client).session_rows(session_of(guarded, version)))  # type: ignore[union-attr]
+    row = next(one for one in registry_of(guarded.client).session_rows(session_of(guarded, version)))
     assert f"version {version} of {guarded.model!r}: run {run_id} (seed 3): " in said
     assert says.format(row=row.seq) in said
     assert guarded.champion() == "1"
@@ -334,7 +333,7 @@ def test_a_run_that_no_row_names_is_not_judged_until_one_does(guarded: Any) -> N
     assert said.endswith(f"canary session add {session}")
     done = run(guarded, "session", "add", session, guarded.model)
     assert done.exit_code == 0, done.output
-    life = guard_of(guarded.client).session_rows(session)  # type: ignore[union-attr]
+    life = registry_of(guarded.client).session_rows(session)
     assert [row.word for row in life] == [Word.ENDED, Word.ADDED]
     assert list(life[1].facts["runs"]) == [added]
     assert added in gated(guarded, version)["verdict"]["candidate_runs"]
@@ -400,7 +399,7 @@ def test_an_act_by_hand_says_which_evidence_is_gone(guarded: Any) -> None:
     assert done.exit_code == 0, done.output
     said = f"version {version} of {guarded.model!r}: run {run_id} (seed 3): deleted; row "
     assert f"Its evidence does not hold, and is in the row as it is: {said}" in done.stdout
-    row = guard_of(guarded.client).ledger(guarded.model)[-1]  # type: ignore[union-attr]
+    row = registry_of(guarded.client).rows(guarded.model)[-1]
     assert row.facts["evidence"].startswith(said)
     assert "Its evidence does not hold: " in guarded.description(version)
     whole = run(guarded, "override", guarded.model, "1", "--reason", "back")
@@ -418,7 +417,7 @@ def test_the_rows_tell_a_sessions_life(guarded: Any) -> None:
     session = begun(guarded)
     record_runs(guarded.client, session, guarded.model)
     record_runs(guarded.client, session, guarded.model)  # nothing new
-    first, last = guard_of(guarded.client).session_rows(session)  # type: ignore[union-attr]
+    first, last = registry_of(guarded.client).session_rows(session)
     assert (first.kind, first.word, first.facts["seeds"]) == (Kind.SESSION, Word.BEGUN, ["0", "1", "2"])
     assert (last.word, sorted(last.facts["runs"])) == (Word.ENDED, sorted(guarded.children(session)))
     assert {one["role"] for one in last.facts["runs"].values()} == {"run"}
@@ -550,11 +549,10 @@ def test_a_row_that_a_stranger_signed_is_none(guarded: Any, tmp_path: Path, monk
     version = guarded.version()
     with monkeypatch.context() as patch:
         patch.setenv("CANARY_KEYS", str(tmp_path / "keys"))
-        patch.setattr("canary_mlflow.registry.guard.guard.let_sign", lambda connection, *_: table.last(connection))
+        patch.setattr("canary_mlflow.registry.guard.ledgered.let_sign", lambda connection, *_: table.last(connection))
         added = guarded.run(session_of(guarded, version), 3, slower=1.0, tags={}, nan_at=None, without=())
-        guard = guard_of(guarded.client)
-        assert guard is not None
-        append(guard, session_of(guarded, version), guarded.model, Word.ADDED, {"runs": {added: {}}})
+        named = {"runs": {added: dict[str, Any]()}}
+        append(registry_of(guarded.client), session_of(guarded, version), guarded.model, Word.ADDED, named)
     assert "it is signed with key" in refusal(guarded, version)
 
 

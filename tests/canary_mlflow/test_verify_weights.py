@@ -43,7 +43,7 @@ def sealed(recorded: Any) -> tuple[Any, str, Path]:
     run_id = recorded.children(session)[0]
     recorded.weights(run_id)
     recorded.client.log_text(run_id, "{}", "model/tokenizer/config.json")
-    from canary_mlflow.registry.sessions.new_version import register_version
+    from canary_mlflow.registry.sessions.registering import register_version
 
     version = register_version(recorded.client, recorded.model, session, run_id)
     source = str(recorded.client.get_model_version(recorded.model, version).source)

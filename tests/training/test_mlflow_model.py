@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from workplace import Workplace
 
 from canary_mlflow.ledger.rows import Kind
-from canary_mlflow.registry.guard_client import guard_of
+from canary_mlflow.registry.backends import registry_of
 from training.algorithms import build
 from training.config import CanaryConfig, TrainConfig
 from training.devices import settle
@@ -56,9 +56,7 @@ def test_a_lora_version_loads_and_names_no_path_of_this_machine(
 
 
 def test_the_session_sealed_what_it_saved_and_evaluated_again(lora: Workplace) -> None:
-    guard = guard_of(MlflowClient(lora.uri))
-    assert guard is not None
-    begun, ended, seal = guard.ledger("sft-tiny-neox-preferences-smoke-lora")[:3]
+    begun, ended, seal = registry_of(MlflowClient(lora.uri)).rows("sft-tiny-neox-preferences-smoke-lora")[:3]
     assert (begun.kind, begun.word, ended.word) == (Kind.SESSION, "begun", "ended")
     assert begun.facts["seeds"] == [one["seed"] for one in ended.facts["runs"].values()]
     assert list(ended.facts["weights"].values()) == [seal.facts["artifact"]]

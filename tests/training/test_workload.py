@@ -18,7 +18,7 @@ from workplace import Workplace
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.registry.acts.by_hand import bless
-from canary_mlflow.registry.sessions.new_version import register_version
+from canary_mlflow.registry.sessions.registering import register_version
 from canary_mlflow.registry.versions import Weights
 from canary_mlflow.tracking.stores.session import close_run, create_child_run, finish_session, open_session
 from canary_mlflow.tracking.stores.store import prepare_store

@@ -12,11 +12,10 @@ from canary_mlflow import tags
 from canary_mlflow.errors import Refused, UsageError
 from canary_mlflow.ledger.rows import Kind, Row, holds
 from canary_mlflow.registry.actors import current_actor, given, refuse_stranger
+from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.guard.binding import bind
-from canary_mlflow.registry.guard_client import guard_of, record
-from canary_mlflow.registry.judging.sides import read_sides
-from canary_mlflow.registry.policies.in_force import set_for
-from canary_mlflow.registry.remote import is_guarded_server, remote_act
+from canary_mlflow.registry.guard.order import Binding, Order
+from canary_mlflow.registry.sessions.orders import read_sides
 from canary_mlflow.registry.versions import champion_number, find_version
 from gates.facts.check import said
 from gates.judge import judge
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
     from canary_mlflow.ledger.keys import PublicKeys
-    from canary_mlflow.registry.guard.store import GuardedStore
+    from canary_mlflow.registry.backends.registry import Registry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,22 +60,31 @@ def accept_facts(
     Raises UsageError without a reason, without a champion, and if no differing fact would block; Refused for somebody
     who is not allowed to accept, and if there is no ledger to sign it in.
     """
-    if is_guarded_server(client):
-        body = {"model": model, "version": version, "reason": reason}
-        return acceptance_from(remote_act(client, "acceptances", body))
+    registry = registry_of(client)
+    return registry.do(
+        "acceptances",
+        {"model": model, "version": version, "reason": reason},
+        here=lambda: accept_here(registry, model, version, reason, policy, actor or current_actor()),
+        there=lambda answer: acceptance_from(answer["act"]),
+    )
+
+
+def accept_here(registry: Registry, model: str, version: str, reason: str, policy: Policy, who: str) -> Acceptance:
+    """The same by this process, which signs."""
+    client = registry.client
     found = find_version(client, model, version)
-    guard = guard_of(client)
-    if guard is None:
-        raise Refused(f"registry of {model!r}: it has no ledger to sign this in; expected SQLite or PostgreSQL")
-    reason, who = given(reason, "why these facts may differ; it is kept in the ledger"), actor or current_actor()
-    refuse_stranger(guard.operators, who, f"facts of {model!r}, version {version}")
+    registry.must_sign(
+        Refused(f"registry of {model!r}: it has no ledger to sign this in; expected SQLite or PostgreSQL")
+    )
+    reason = given(reason, "why these facts may differ; it is kept in the ledger")
+    refuse_stranger(registry.operators, who, f"facts of {model!r}, version {version}")
     champion = champion_number(client, model)
     if champion is None or champion == str(found.version):
         raise UsageError(
             f"version {version} of {model!r}: there is no other champion to compare it with; expected a candidate"
         )
     baseline, candidate = read_sides(client, model, champion, found)
-    governing = set_for(guard, model)
+    governing = registry.governing(model)
     verdict = judge(policy if governing is None else governing.policy, baseline, candidate)
     facts = tuple(one for one in verdict.differences if one.decides)
     if not facts:
@@ -88,19 +96,19 @@ def accept_facts(
     act = Acceptance(
         model=model, version=str(found.version), champion=champion, reason=reason, who=who, when=now, facts=facts
     )
-    record(guard, _order(act, bind(client, found, (*candidate.runs, *(baseline.runs if baseline else ())))))
+    registry.record(_order(act, bind(registry, found, (*candidate.runs, *(baseline.runs if baseline else ())))))
     return act
 
 
-def accepted_facts(guard: GuardedStore | None, model: str) -> list[Difference]:
+def accepted_facts(registry: Registry, model: str) -> list[Difference]:
     """Every difference that was accepted for a model, in rows that a trusted key signed."""
-    return accepted_in(guard, guard.ledger(model)) if guard is not None else []
+    return accepted_in(registry, registry.rows(model, kind=Kind.FACTS))
 
 
-def accepted_in(guard: GuardedStore, rows: Iterable[Row]) -> list[Difference]:
+def accepted_in(registry: Registry, rows: Iterable[Row]) -> list[Difference]:
     """The same, from given rows of the ledger."""
     mine = [row for row in rows if row.kind == Kind.FACTS]
-    return accepted_among(mine, guard.keys()) if mine else []
+    return accepted_among(mine, registry.keys()) if mine else []
 
 
 def accepted_among(rows: Iterable[Row], keys: PublicKeys) -> list[Difference]:
@@ -118,10 +126,8 @@ def in_words(act: Acceptance) -> str:
     )
 
 
-def _order(act: Acceptance, binding: Any) -> Any:
+def _order(act: Acceptance, binding: Binding) -> Order:
     """The row to record: it concerns no alias and moves none. The gate reads only its facts."""
-    from canary_mlflow.registry.guard.promotion import Order
-
     accepted = tags.FACTS_ACCEPTED
     return Order(
         kind=Kind.FACTS,
@@ -131,9 +137,6 @@ def _order(act: Acceptance, binding: Any) -> Any:
         binding=binding,
         actor=act.who,
         reason=act.reason,
-        grants=False,
-        moves=False,
-        alias="",
         facts={"accepted": [asdict(one) for one in act.facts], "champion": act.champion},
         tags={accepted: act.reason, f"{accepted}_by": act.who, f"{accepted}_at": act.when},
     )

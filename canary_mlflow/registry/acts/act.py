@@ -1,12 +1,12 @@
-"""A champion made by hand, as a value: who did it, for which version, why, and over which verdict."""
+"""A champion made by hand, or asked for, as a value: who did it, for which version, why, and over which verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
-from canary_mlflow.ledger.rows import Kind
+from canary_mlflow.ledger.rows import Kind, Row
 from canary_mlflow.reports import markdown
 from canary_mlflow.tags import BASELINE_VERSION, OURS, VERDICT, VERDICT_REASON
 
@@ -59,7 +59,7 @@ def act_from(plain: Mapping[str, Any]) -> Act:
     )
 
 
-def tags(act: Act) -> Mapping[str, str]:
+def tags_of(act: Act) -> Mapping[str, str]:
     """The version's tags for the act. An override has separate tags, which no later verdict replaces."""
     done = DONE[act.kind]
     return {
@@ -84,3 +84,38 @@ def as_markdown(act: Act) -> str:
         f"(gate's verdict until then: {markdown.escape(act.verdict_before)}; "
         f"{markdown.escape(act.alias)} until then: {before}{without}){evidence}"
     )
+
+
+JUDGED = (Kind.VERDICT, Kind.BOOTSTRAP)
+
+
+WAITS = 3  # exit code: nothing has moved, but nothing is wrong
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """An override that somebody has asked for. `row`: its number in the ledger."""
+
+    model: str
+    version: str
+    alias: str
+    reason: str
+    who: str
+    row: int
+
+    KEY: ClassVar[str] = "request"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {"decision": "requested", **asdict(self)}
+
+
+def request_from(plain: Mapping[str, Any]) -> Request:
+    """A request as a server reports it."""
+    return Request(**{field.name: plain[field.name] for field in fields(Request)})
+
+
+def blocked_by(rows: Iterable[Row], about: tuple[int, int]) -> Row | None:
+    """The row of the last verdict on a version (number, creation time), if that is a BLOCK."""
+    judged = [row for row in rows if row.kind in JUDGED and (row.version, row.version_created) == about]
+    return judged[-1] if judged and judged[-1].word == "BLOCK" else None

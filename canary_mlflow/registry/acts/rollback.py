@@ -1,4 +1,5 @@
-"""Back to the former champion, as the ledger knows it."""
+"""Acts on what the ledger knows of champions: back to the former one, and the first row about one that is older than
+the ledger; from that row on, its name is guarded."""
 
 from __future__ import annotations
 
@@ -7,15 +8,25 @@ from typing import TYPE_CHECKING
 from canary_mlflow.errors import Refused, UsageError
 from canary_mlflow.ledger.rows import Kind, Row
 from canary_mlflow.registry.acts.act import Act, act_from
-from canary_mlflow.registry.acts.by_hand import carry_out, describe
+from canary_mlflow.registry.acts.by_hand import (
+    carry_out,
+    describe,
+    described,
+    enact,
+    explain,
+    refuse_other_people,
+    refuse_unguarded,
+)
+from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.guard.binding import bind, changes
-from canary_mlflow.registry.guard_client import guard_of
-from canary_mlflow.registry.remote import is_guarded_server, remote_act
-from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version
+from canary_mlflow.registry.sessions.orders import version_with
+from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version, holder_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
+
+    from canary_mlflow.registry.backends.registry import Registry
 
 
 def rollback(client: MlflowClient, model: str, reason: str, *, actor: str | None = None) -> Act:
@@ -23,16 +34,26 @@ def rollback(client: MlflowClient, model: str, reason: str, *, actor: str | None
 
     Raises UsageError if there is none, and Refused if its files have changed since.
     """
-    if is_guarded_server(client):
-        return act_from(remote_act(client, "rollbacks", {"model": model, "reason": reason})[Act.KEY])
-    guard = guard_of(client)
-    if guard is None:
-        raise UsageError(
+    registry = registry_of(client)
+    return registry.do(
+        "rollbacks",
+        {"model": model, "reason": reason},
+        here=lambda: rollback_here(registry, model, reason, actor),
+        there=lambda answer: act_from(answer[Act.KEY]),
+    )
+
+
+def rollback_here(registry: Registry, model: str, reason: str, actor: str | None) -> Act:
+    """The same by this process, which signs."""
+    client = registry.client
+    registry.must_sign(
+        UsageError(
             f"{model!r}: this registry keeps no ledger, so no former champion is known; expected a guarded one; "
             'canary bless MODEL VERSION --reason "…" names a version'
         )
+    )
     now = champion_number(client, model)
-    rows = guard.moves(model)
+    rows = registry.moves(model)
     former = former_champion(rows, now)
     if former is None:
         raise UsageError(
@@ -40,9 +61,9 @@ def rollback(client: MlflowClient, model: str, reason: str, *, actor: str | None
             f"to return to; see: canary audit log {model}"
         )
     found = find_version(client, model, former)
-    act = describe(client, Kind.ROLLBACK, found, reason, CHAMPION, actor)
-    refuse_changed(client, found, rows)
-    done = carry_out(client, act, found)
+    act = describe(registry, Kind.ROLLBACK, found, reason, CHAMPION, actor)
+    refuse_changed(registry, found, rows)
+    done = carry_out(registry, act, found)
     assert isinstance(done, Act)  # a rollback takes one person
     return done
 
@@ -56,15 +77,56 @@ def former_champion(rows: list[Row], now: str | None) -> str | None:
     return None
 
 
-def refuse_changed(client: MlflowClient, found: ModelVersion, rows: list[Row]) -> None:
+def refuse_changed(registry: Registry, found: ModelVersion, rows: list[Row]) -> None:
     """Raise Refused if the version's files are not those it had as champion."""
     created = int(found.creation_timestamp)
     earlier = [row for row in rows if row.version == int(found.version) and row.version_created == created]
     if earlier:
         facts = earlier[0].facts
-        different = changes({**facts, "runs": {}}, bind(client, found, ()))
+        different = changes({**facts, "runs": {}}, bind(registry, found, ()))
         if different:
             raise Refused(
                 f"version {found.version} of {found.name!r}: not what was champion in row {earlier[0].seq} of the "
                 f"ledger: {different[0]}; judge it again: canary gate {found.name} {found.version}"
             )
+
+
+def adopt(client: MlflowClient, model: str, reason: str, *, alias: str = CHAMPION, actor: str | None = None) -> Act:
+    """Record the version that holds an alias, with its files as they are now; the alias stays where it is.
+
+    Raises UsageError without a reason, for an alias that is not guarded or not held, and for one that the ledger
+    already knows; Refused for somebody who is not allowed to adopt; BaselineMoved if the alias moves meanwhile.
+    """
+    registry = registry_of(client)
+    return registry.do(
+        "adoptions",
+        {"model": model, "reason": reason, "alias": alias},
+        here=lambda: adopt_here(registry, model, reason, alias, actor),
+        there=lambda answer: act_from(answer[Act.KEY]),
+    )
+
+
+def adopt_here(registry: Registry, model: str, reason: str, alias: str, actor: str | None) -> Act:
+    """The same by this process, which signs."""
+    client = registry.client
+    registry.must_sign(
+        UsageError(f"{model!r}: this registry keeps no ledger; expected a guarded one, to write the row into")
+    )
+    refuse_unguarded(registry, model, alias)
+    against = registry.standing(model, alias)
+    holder = holder_of(client, model, alias)
+    if holder is None:
+        raise UsageError(
+            f"{alias} of {model!r}: it names no version; expected one to adopt; canary gate {model} VERSION makes one"
+        )
+    for row in registry.moves(model, alias):
+        raise UsageError(
+            f"{alias} of {model!r}: row {row.seq} of the ledger made it version {row.version}; expected an alias that "
+            f"it knows nothing of; see: canary audit log {model}"
+        )
+    found = find_version(client, model, holder)
+    act = described(Kind.ADOPT, found, reason, alias, holder, actor)
+    refuse_other_people(registry, act)
+    enact(registry, act, bind(registry, found, version_with(client, model, holder).runs), against)
+    explain(client, act, found)
+    return act

@@ -15,45 +15,40 @@ import numpy as np
 
 from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.files.source import open_regular
-from canary_mlflow.ledger.canonical import digest
+from canary_mlflow.ledger.rows import digest
+from canary_mlflow.registry.guard.order import Binding
+from canary_mlflow.registry.guard.origin import behind_server, out_of_reach, server_of
 
 if TYPE_CHECKING:
-    from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
-    from canary_mlflow.registry.guard.seal import Sealed
+    from canary_mlflow.registry.backends.registry import Registry
     from gates.model.records import Run, Series
 
 CHUNK = 1 << 20  # bytes read at once
 
 
 @dataclass(frozen=True, kw_only=True)
-class Binding:
-    """The digests of a version. `version_created`: milliseconds since 1970. `artifact`: number and digest of the names
-    and contents of the version's files. `runs`: run id → digest of everything that the judge reads of it, for both
-    sides. `seal_row`: the ledger's row that sealed the files; None if the seal was not asked for."""
+class Sealed:
+    """A seal that held when it was checked. `row`: its number in the ledger; None without a ledger."""
 
-    version_created: int
-    source: str
     artifact: str
-    runs: Mapping[str, str]
-    seal_row: int | None = None
-
-    def to_facts(self) -> dict[str, Any]:
-        """The binding as it is kept in the ledger."""
-        runs = dict(sorted(self.runs.items()))
-        return {"source": self.source, "artifact": self.artifact, "runs": runs, "seal_row": self.seal_row}
+    row: int | None = None
 
 
-def bind(client: MlflowClient, version: ModelVersion, runs: Iterable[Run], sealed: Sealed | None = None) -> Binding:
-    """The binding of a version as it is now. `sealed`: its files, if they were already read and checked.
+def bind(registry: Registry, found: ModelVersion, runs: Iterable[Run], sealed: Sealed | None = None) -> Binding:
+    """The binding of a version as it is now; without digests where nothing is signed. `sealed`: its files, if they were
+    already read and checked.
 
     Raises StoreError if its files cannot be read.
     """
-    place = client.get_model_version_download_uri(version.name, version.version)
+    created, source = int(found.creation_timestamp), str(found.source)
+    if not registry.signs:
+        return Binding(version_created=created, source=source, artifact="", runs={})
+    place = registry.client.get_model_version_download_uri(found.name, found.version)
     return Binding(
-        version_created=int(version.creation_timestamp),
-        source=str(version.source),
+        version_created=created,
+        source=source,
         artifact=sealed.artifact if sealed else artifact_digest(place),
         runs=run_digests(runs),
         seal_row=sealed.row if sealed else None,
@@ -124,8 +119,6 @@ def files_at(uri: str, destination: str = "", store: str = "") -> Iterator[Path]
     from mlflow.exceptions import MlflowException
     from mlflow.utils.file_utils import local_file_uri_to_path
     from mlflow.utils.uri import is_local_uri
-
-    from canary_mlflow.registry.guard.server_files import behind_server, out_of_reach, server_of
 
     if said := out_of_reach(uri, destination, store):
         raise StoreError(said)

@@ -7,42 +7,30 @@ from __future__ import annotations
 
 import logging
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from mlflow.exceptions import MlflowException
 from mlflow.prompt.constants import IS_PROMPT_TAG_KEY
-from mlflow.protos.databricks_pb2 import TEMPORARILY_UNAVAILABLE
-from mlflow.store.model_registry.abstract_store import AbstractStore
 from mlflow.store.model_registry.dbmodels.models import (
     SqlRegisteredModel,
     SqlRegisteredModelAlias,
 )
-from sqlalchemy.orm import Session
 
 from canary_mlflow import tags
-from canary_mlflow.errors import Refused
 from canary_mlflow.ledger import install, table
-from canary_mlflow.ledger.clock import stamp
-from canary_mlflow.ledger.keys import PublicKeys, key_folder, load_signer
-from canary_mlflow.ledger.rows import Record, Row
-from canary_mlflow.ledger.writing import add, keys_in, let_sign, refused
-from canary_mlflow.mlflow_internals import writing
+from canary_mlflow.ledger.rows import Row
 from canary_mlflow.notify.mlflow_webhooks import announce
-from canary_mlflow.registry.guard import refusals, stored
-from canary_mlflow.registry.guard.binding import Binding, artifact_digest, run_digests
-from canary_mlflow.registry.guard.promotion import Order, Standing, carry_out, standing
-from canary_mlflow.tracking.reading.database import read_runs_from
-from canary_mlflow.tracking.reading.facts import count
+from canary_mlflow.registry.guard import refusals
+from canary_mlflow.registry.guard.ledgered import Ledgered
+from canary_mlflow.registry.guard.order import Order, Standing
+from canary_mlflow.registry.guard.promotion import carry_out, standing
 
 UNSEEN = ("Mn", "Me", "Cf", "Cc")  # Unicode's categories of accents, of format characters such as ZERO WIDTH SPACE …
 log = logging.getLogger(__name__)
 
 
-class Guard(AbstractStore):  # type: ignore[misc]
+class Guard(Ledgered):
     """The mixin before MLflow's store; `db_uri` and `tracking_uri` are plain database URIs."""
 
     def __init__(self, db_uri: str, tracking_uri: str = "", read_db_uri: str | None = None) -> None:
@@ -121,30 +109,6 @@ class Guard(AbstractStore):  # type: ignore[misc]
         name = model if under is None else under
         return [(str(one.alias), int(one.version)) for one in held if self.guards(name, str(one.alias))]
 
-    def version_in(self, session: Any, model: str, version: str, alias: str, *, kept: bool = False) -> stored.Seen:
-        """A version and what bears on it (`stored.seen`). Raises MLflow's own error if there is none."""
-        place, number = self._get_active_workspace(), count(str(version))
-        found = stored.seen(session, place, model, number, alias, kept=kept)
-        if found is None:
-            self._get_sql_model_version(session, model, version)
-            raise refusals.stale(alias, model, version, "it was made only now, or its number is spelled otherwise")
-        return found
-
-    @contextmanager
-    def asking(self) -> Iterator[Session]:
-        """A session for reading only, without a transaction, whose begin and end would each cost a round trip to the
-        server."""
-        with Session(self.engine.execution_options(isolation_level="AUTOCOMMIT")) as session:
-            try:
-                yield session
-            except sa.exc.OperationalError as error:  # as MLflow's own sessions do
-                raise MlflowException(str(error), error_code=TEMPORARILY_UNAVAILABLE) from error
-
-    def is_prompt(self, model: str) -> bool:
-        """Whether a model is one of MLflow's prompts."""
-        with self.asking() as session:
-            return stored.is_prompt(session, self._get_active_workspace(), model)
-
     # Moving a guarded alias
 
     def carry_out(self, order: Order) -> Row:
@@ -157,77 +121,6 @@ class Guard(AbstractStore):  # type: ignore[misc]
         """Who holds an alias; to be passed back when something that was judged against it is recorded."""
         with self.ManagedSessionMaker() as session:
             return standing(self, session, model, alias)
-
-    def moves(self, model: str, alias: str = "champion") -> list[Row]:
-        """The rows that moved an alias, newest first."""
-        with self.ManagedSessionMaker() as session:
-            return table.moves(session, self._get_active_workspace(), model, alias)
-
-    def ledger(
-        self, model: str | None = None, version: int | None = None, *, after: int = 0, most: int | None = None
-    ) -> list[Row]:
-        """The rows of the ledger in order: all, or those of one model, or of its version, in the active workspace.
-        `after` and `most` as for `table.read`."""
-        place = None if model is None else self._get_active_workspace()
-        with self.ManagedSessionMaker() as session:
-            return list(table.read(session, model, place, version=version, after=after, most=most))
-
-    def keys(self) -> PublicKeys:
-        """The keys that this account trusts, with what the ledger's rows say about them."""
-        with self.ManagedSessionMaker() as session:
-            return keys_in(session)
-
-    def policies(self) -> list[Row]:
-        """The rows of the ledger that set policies, in order."""
-        with self.ManagedSessionMaker() as session:
-            return table.policies(session, self._get_active_workspace())
-
-    def session_rows(self, session_id: str) -> list[Row]:
-        """The rows about a session's beginning, end and later runs."""
-        with self.ManagedSessionMaker() as session:
-            return table.of_session(session, session_id)
-
-    def sessions_after(self, seq: int) -> list[Row]:
-        """The rows of all sessions in the active workspace after row `seq`."""
-        with self.ManagedSessionMaker() as session:
-            return table.sessions_after(session, self._get_active_workspace(), seq)
-
-    def sessions_naming(self, text: str) -> list[Row]:
-        """The rows of sessions that name a run, by its id."""
-        with self.ManagedSessionMaker() as session:
-            return table.sessions_naming(session, text)
-
-    def seals_naming(self, text: str) -> list[Row]:
-        """The seals that name a session, by its id."""
-        with self.ManagedSessionMaker() as session:
-            return table.seals_naming(session, self._get_active_workspace(), text)
-
-    def prunings(self, model: str) -> list[Row]:
-        """The rows by which files of a model's versions were given up."""
-        with self.ManagedSessionMaker() as session:
-            return table.prunings(session, self._get_active_workspace(), model)
-
-    def refuse_key(self) -> None:
-        """Raise Refused if the ledger does not let this account's key sign."""
-        signer = load_signer(key_folder())
-        with self.ManagedSessionMaker() as session:
-            why = refused(session, signer)
-        if why:
-            raise Refused(why)
-
-    def append(self, record: Record) -> Row:
-        """Append a row that concerns no alias, in a separate transaction."""
-        signer = load_signer(key_folder())
-        with writing(self) as session:
-            table.lock(session)
-            last = let_sign(session, signer, str(record.facts["actor"]))
-            row = add(session, replace(record, facts={**record.facts, **stamp(last)}), signer, last)
-        return row
-
-    def binding_now(self, created: int, source: str, place: str, run_ids: Sequence[str]) -> Binding:
-        """The binding of a version as it is now; run ids that are gone are left out."""
-        runs = run_digests(read_runs_from(self.tracking_uri, run_ids))
-        return Binding(version_created=created, source=source, artifact=artifact_digest(place), runs=runs)
 
     # Refusals
 

@@ -1,14 +1,18 @@
-"""Where a version's files come from: a verdict on runs tells nothing about the files of other runs."""
+"""Where a version's files are, and where they come from: a verdict on runs tells nothing about the files of other runs.
+
+A server's own files are elsewhere for the server itself: an `mlflow-artifacts:` address is meant for its clients.
+"""
 
 from __future__ import annotations
 
+import os
 import posixpath
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from canary_mlflow import tags
 from canary_mlflow.errors import UsageError
-from canary_mlflow.registry.judging import records
+from canary_mlflow.registry.versions import session_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -17,19 +21,57 @@ if TYPE_CHECKING:
     from gates.model.records import Version
 
 
+DESTINATION = "_MLFLOW_SERVER_ARTIFACT_DESTINATION"  # where `mlflow server` tells its workers their artifact store
+
+
+def behind_server(uri: str, destination: str = "") -> str:
+    """The place behind an `mlflow-artifacts:` address; any other address unchanged.
+
+    `destination`: the server's artifact store; not needed in the server's own process, which knows it.
+    """
+    destination = destination or os.environ.get(DESTINATION, "")
+    address = urlsplit(uri)
+    if address.scheme != "mlflow-artifacts" or not destination:
+        return uri
+    path = posixpath.normpath(address.path.lstrip("/"))
+    if path.startswith("..") or posixpath.isabs(path):
+        return uri
+    return posixpath.join(destination, path)
+
+
+def server_of(store: str = "") -> str:
+    """The address of the server that `mlflow-artifacts:` addresses are of: the store, else MLflow's own setting; '' if
+    neither is a server."""
+    import mlflow
+
+    return next((one for one in (store, mlflow.get_tracking_uri()) if one.startswith("http")), "")
+
+
+def out_of_reach(uri: str, destination: str = "", store: str = "") -> str:
+    """What to say of a server's files if nobody says where it is, or where it keeps them, for then they are neither
+    missing nor changed, but not looked at; '' for all others."""
+    known = destination or os.environ.get(DESTINATION) or server_of(store)
+    if known or not uri.startswith("mlflow-artifacts:"):
+        return ""
+    return (
+        f"{uri}: a server keeps these files; expected to be told where; --artifacts with the server's "
+        "--artifacts-destination, or its address in MLFLOW_TRACKING_URI and the database in --tracking-uri"
+    )
+
+
 def refuse_foreign_evidence(client: MlflowClient, found: ModelVersion, candidate: Version) -> None:
     """Raise UsageError for a version whose files do not come from one of the runs by which it would be judged."""
     runs = [run.run_id for run in candidate.runs]
-    if runs and found.run_id and found.run_id not in (*runs, records.session_of(found)):
+    if runs and found.run_id and found.run_id not in (*runs, session_of(found)):
         raise UsageError(
             f"version {found.version} of {found.name!r}: its source run {found.run_id} is not in the session whose "
-            f"runs would speak for it ({records.session_of(found)}); expected one of them; register it with "
+            f"runs would speak for it ({session_of(found)}); expected one of them; register it with "
             "its own session"
         )
     if runs and not found.run_id:
         raise UsageError(
             f"version {found.version} of {found.name!r}: it names no source run, while the runs of session "
-            f"{records.session_of(found)} would speak for it; expected one of them; register it with run_id"
+            f"{session_of(found)} would speak for it; expected one of them; register it with run_id"
         )
     if runs and not comes_from(client, str(found.source), str(found.run_id)):
         raise UsageError(

@@ -2,70 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import CanaryError, Refused
-from canary_mlflow.ledger import clock, table
+from canary_mlflow.ledger import chain, table
 from canary_mlflow.ledger.keys import Signer, key_folder, load_signer
 from canary_mlflow.ledger.policy_rows import in_force_row
 from canary_mlflow.ledger.rows import Kind, Record, Row, faults, holds
 from canary_mlflow.ledger.writing import add, keys_in, let_sign
 from canary_mlflow.mlflow_internals import writing
 from canary_mlflow.registry.guard import refusals, stored
-from canary_mlflow.registry.guard.binding import Binding, changes
-from canary_mlflow.registry.policies.used import FACT
+from canary_mlflow.registry.guard.binding import changes
+from canary_mlflow.registry.guard.order import Order, Standing
+from canary_mlflow.registry.policies.in_force import USED
 from canary_mlflow.registry.pruning.pruned import BESIDE, in_words
 
 if TYPE_CHECKING:
-    from canary_mlflow.registry.guard.guard import Guard
+    from canary_mlflow.registry.guard.ledgered import Ledgered
 
 
 BY_A_POLICY = (Kind.VERDICT, Kind.BOOTSTRAP)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Standing:
-    """Which version holds an alias, and the ledger row that made it so; both None if nobody holds it.
-
-    The row is also None for an alias from before the guard. Two standings are equal only if nothing moved in between.
-    """
-
-    version: int | None = None
-    row: int | None = None
-
-    def __str__(self) -> str:
-        if self.version is None:
-            return "none"
-        return f"version {self.version}" + (f" (ledger row {self.row})" if self.row else "")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Order:
-    """What is to be recorded about a version, and whether the alias follows.
-
-    `judged_against` None: no comparison was made, and any champion is replaced. `pins`: guarded aliases that the
-    version also gets if nothing holds them yet. `tags`: set on the version.
-    """
-
-    kind: Kind
-    model: str
-    version: str
-    word: str
-    binding: Binding
-    actor: str
-    reason: str
-    grants: bool
-    moves: bool
-    alias: str = "champion"
-    pins: tuple[str, ...] = ()
-    judged_against: Standing | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    tags: Mapping[str, str] = field(default_factory=dict)
-
-
-def standing(store: Guard, session: Any, model: str, alias: str) -> Standing:
+def standing(store: Ledgered, session: Any, model: str, alias: str) -> Standing:
     """Who holds the alias now."""
     place = store._get_active_workspace()
     return standing_by(stored.holder(session, place, model, alias), table.latest_move(session, place, model, alias))
@@ -76,7 +36,7 @@ def standing_by(holder: int | None, move: Row | None) -> Standing:
     return Standing(version=holder, row=move.seq if holder is not None and move and move.version == holder else None)
 
 
-def carry_out(store: Guard, order: Order) -> list[Row]:
+def carry_out(store: Ledgered, order: Order) -> list[Row]:
     """Record the order, and move the alias if it says so; return the rows written, the order's own row last. Raises
     MLflow's exception with 403, 404 or 409."""
     signer = load_signer(key_folder())
@@ -93,9 +53,9 @@ def carry_out(store: Guard, order: Order) -> list[Row]:
         before = standing_by(version.holder, version.said.move)
         if order.judged_against is not None and before != order.judged_against:
             raise refusals.moved(order.alias, order.model, order.version, str(order.judged_against), str(before))
-        if FACT in order.facts:
+        if USED in order.facts:
             now = policy_row(version.said, order.model)
-            if now != order.facts[FACT]["row"]:
+            if now != order.facts[USED]["row"]:
                 raise refusals.policy_set(order.alias, order.model, order.version, now)
         rows = []
         for alias in order.pins:
@@ -113,7 +73,7 @@ def refuse_pruned(session: Any, version: stored.Seen, alias: str) -> None:
         raise refusals.pruned(alias, version.name, version.version, in_words(pruned))
 
 
-def refuse_needed(store: Guard, session: Any, order: Order, version: stored.Seen) -> None:
+def refuse_needed(store: Ledgered, session: Any, order: Order, version: stored.Seen) -> None:
     """Refuse to give up files of a version that an alias names by now, or if the champion is not the one seen
     before."""
     if names := stored.aliases_of(session, version):
@@ -133,7 +93,13 @@ def end_of_chain(session: Any, signer: Signer, actor: str, said: table.Bearing) 
 
 
 def write(
-    store: Guard, session: Any, order: Order, version: stored.Seen, before: Standing, signer: Signer, last: Row | None
+    store: Ledgered,
+    session: Any,
+    order: Order,
+    version: stored.Seen,
+    before: Standing,
+    signer: Signer,
+    last: Row | None,
 ) -> Row:
     """Write the ledger row first, after `last`: the triggers let the alias and the tag only follow it."""
     record = Record(
@@ -151,7 +117,7 @@ def write(
             **order.binding.to_facts(),
             "actor": order.actor,
             "reason": order.reason,
-            **clock.stamp(last),
+            **chain.stamp(last),
             "baseline_version": before.version,
             "baseline_row": before.row,
         },
@@ -165,7 +131,7 @@ def write(
     return row
 
 
-def promote(store: Guard, model: str, version: str, alias: str, actor: str) -> Row | None:
+def promote(store: Ledgered, model: str, version: str, alias: str, actor: str) -> Row | None:
     """Move the alias on the strength of a verdict that the ledger already holds; None if the alias is already there.
 
     Files and metrics are read before the lock, as that may take long; `canary audit verify` finds a change in between.
@@ -199,7 +165,7 @@ def promote(store: Guard, model: str, version: str, alias: str, actor: str) -> R
         if before != judged:
             raise refusals.moved(alias, model, version, str(judged), str(before))
         policy = policy_row(found.said, model)
-        if row.kind in BY_A_POLICY and policy != dict(facts.get(FACT) or {}).get("row"):
+        if row.kind in BY_A_POLICY and policy != dict(facts.get(USED) or {}).get("row"):
             raise refusals.policy_set(alias, model, version, policy)
         order = Order(
             kind=Kind.PROMOTION,

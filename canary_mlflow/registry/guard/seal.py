@@ -11,18 +11,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.ledger.rows import Kind, Row, faults
+from canary_mlflow.ledger.rows import Kind, Row
 from canary_mlflow.registry.actors import current_actor
+from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.guard import weights as weight_files
-from canary_mlflow.registry.guard.binding import Binding, digest_of_all, file_digests, files_at
+from canary_mlflow.registry.guard.binding import Sealed, digest_of_all, file_digests, files_at
 from canary_mlflow.registry.guard.loading_code import code_in
+from canary_mlflow.registry.guard.order import Binding, Order, software
 from canary_mlflow.registry.guard.origin import is_within
 from canary_mlflow.registry.guard.trained import Compared, Record, compare, records_of
-from canary_mlflow.registry.guard_client import guard_of, record, software
-from canary_mlflow.registry.judging.records import session_of
 from canary_mlflow.registry.policies.in_force import tier_of_run
-from canary_mlflow.registry.remote import ask, is_guarded_server
-from canary_mlflow.registry.versions import Weights, find_version, is_evidence_only
+from canary_mlflow.registry.versions import Weights, find_version, is_evidence_only, seal_of, session_of
 from canary_mlflow.tags import SEAL, WEIGHTS, WEIGHTS_CHECKED
 from canary_mlflow.tracking.stores.session import child_runs
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
-    from canary_mlflow.registry.guard.store import GuardedStore
+    from canary_mlflow.registry.backends.registry import Registry
 
 EVIDENCE_ONLY = "evidence only: no weights to load"
 UNCHECKED = "not checked: "
@@ -56,15 +55,6 @@ class Files:
         return digest_of_all(self.digests)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sealed:
-    """A seal that held when it was checked. `row`: its number in the ledger; None without a ledger."""
-
-    artifact: str
-    weights: Weights
-    row: int | None = None
-
-
 def seal_version(
     client: MlflowClient,
     model: str,
@@ -80,35 +70,40 @@ def seal_version(
     `failure`). Raises UsageError for a version that is already sealed, or whose files its session did not train;
     StoreError if its files cannot be read.
     """
-    if is_guarded_server(client):
-        body = {"model": model, "version": version, "weights": str(weights), "evaluation": evaluation}
-        ask(client, "POST", "seals", {key: value for key, value in body.items() if value is not None})
-        return
+    registry = registry_of(client)
+    body = {"model": model, "version": version, "weights": str(weights), "evaluation": evaluation}
+    registry.do(
+        "seals",
+        {key: value for key, value in body.items() if value is not None},
+        here=lambda: seal_here(registry, model, version, weights, evaluation, actor or current_actor()),
+        there=lambda _: None,
+    )
+
+
+def seal_here(
+    registry: Registry, model: str, version: str, weights: Weights, evaluation: Mapping[str, Any] | None, actor: str
+) -> None:
+    """The same by this process, which reads the files and signs."""
+    client = registry.client
     found = find_version(client, model, version)
-    guard = guard_of(client)
-    if guard is not None and (row := seal_of(guard.ledger(model, int(found.version)), found)):
+    if row := seal_of(registry.rows(model, version=int(found.version)), found):
         raise UsageError(
             f"version {found.version} of {model!r}: sealed already, in row {row.seq} of the ledger; expected a version "
             "without a seal; register the files as a new version"
         )
-    files = read_files(client, found, guard)
+    files = read_files(registry, found)
     refuse_untrained(found, files, weights)
     if evaluation and evaluation.get("artifact", files.artifact) != files.artifact:
         raise UsageError(
             f"version {found.version} of {found.name!r}: its files are {files.artifact}, those whose model was asked "
             f"were {evaluation['artifact']}; expected the same; {REGISTER}"
         )
-    if guard is not None:
-        refuse_other_weights(guard, found, files)
+    refuse_other_weights(registry, found, files)
     tags = {WEIGHTS: str(weights), SEAL: files.artifact}
     if weights is Weights.FILES and is_given(client, found):
         tags[WEIGHTS_CHECKED] = checked_by(files.trained, evaluation)
-    if guard is None:
-        for key, value in tags.items():
-            client.set_model_version_tag(model, found.version, key, value)
-        return
     tier = tier_of_run(client, found.run_id)
-    record(guard, order_of(found, files, weights, evaluation, tags, actor or current_actor(), tier))
+    registry.record(order_of(found, files, weights, evaluation, tags, actor, tier))
 
 
 def is_given(client: MlflowClient, found: ModelVersion) -> bool:
@@ -122,11 +117,10 @@ def refuse_untrained(found: ModelVersion, files: Files, weights: Weights) -> Non
         raise UsageError(f"version {found.version} of {found.name!r}: {files.trained.fault}; {TRAINED}; {REGISTER}")
 
 
-def trained_in(client: MlflowClient, guard: GuardedStore | None, session_id: str, run_id: str) -> dict[str, Record]:
+def trained_in(registry: Registry, session_id: str, run_id: str) -> dict[str, Record]:
     """Run id → what it ended with, as the ledger knows it: of a run, or if that is the session, of all its runs."""
-    rows = () if guard is None else guard.session_rows(session_id)
-    runs = [run for run in child_runs(client, session_id) if run_id in (session_id, run.info.run_id)]
-    return records_of(runs, client.tracking_uri, rows)
+    runs = [run for run in child_runs(registry.client, session_id) if run_id in (session_id, run.info.run_id)]
+    return records_of(runs, registry.client.tracking_uri, registry.session_rows(session_id))
 
 
 def checked_by(trained: Compared, evaluation: Mapping[str, Any] | None) -> str:
@@ -138,25 +132,24 @@ def checked_by(trained: Compared, evaluation: Mapping[str, Any] | None) -> str:
     return "the model's answer" if evaluation else f"{UNCHECKED}{trained.unknown or nearly}"
 
 
-def unchecked(client: MlflowClient, guard: GuardedStore | None, found: ModelVersion) -> str:
+def unchecked(registry: Registry, found: ModelVersion) -> str:
     """Why nobody knows that the folder given for a version is what its session trained; '' if somebody does."""
-    if is_evidence_only(found) or not is_given(client, found):
+    if is_evidence_only(found) or not is_given(registry.client, found):
         return ""
-    tag: str = (found.tags or {}).get(WEIGHTS_CHECKED, "")
-    said = tag if guard is None else str((sealed_facts(guard, found) or {}).get("checked", ""))
+    said = str((registry.seal(found) or {}).get("checked", ""))
     return "" if said and not said.startswith(UNCHECKED) else said.removeprefix(UNCHECKED) or NO_CHECK
 
 
-def refuse_other_weights(guard: GuardedStore, found: ModelVersion, files: Files) -> None:
+def refuse_other_weights(registry: Registry, found: ModelVersion, files: Files) -> None:
     """Raise UsageError if the files are not those that the version's run had when its session ended. Files of the
     session itself, which no run made, rest on its script's word: the first ones sealed count for all versions."""
     session_id = session_of(found)
     if session_id is None:
         return
-    life = guard.session_rows(session_id)
+    life = registry.session_rows(session_id)
     refuse_changed_weights(found, files, life)
     if session_id == found.run_id and files.digests:
-        refuse_second_weights(guard, found, files, life)
+        refuse_second_weights(registry, found, files, life)
 
 
 def refuse_changed_weights(found: ModelVersion, files: Files, life: Iterable[Row]) -> None:
@@ -196,7 +189,7 @@ def turned_up(row: Row, found: ModelVersion) -> bool:
     return not is_within(str(found.source), str(row.facts["places"].get(found.run_id, "")))
 
 
-def refuse_second_weights(guard: GuardedStore, found: ModelVersion, files: Files, life: Sequence[Row]) -> None:
+def refuse_second_weights(registry: Registry, found: ModelVersion, files: Files, life: Sequence[Row]) -> None:
     """Raise UsageError for files of the session itself if its runs save their own, or if other files were sealed."""
     session_id, subject = str(found.run_id), f"version {found.version} of {found.name!r}"
     for row in life:
@@ -205,7 +198,7 @@ def refuse_second_weights(guard: GuardedStore, found: ModelVersion, files: Files
                 f"{subject}: its files are those of session {session_id} itself, whose runs save their own (row "
                 f"{row.seq} of the ledger); expected files of one of these; register that run's"
             )
-    for row in guard.seals_naming(session_id):
+    for row in registry.rows(kind=Kind.SEAL, naming=session_id):
         if row.facts.get("session") == session_id and row.facts.get("artifact") != files.artifact:
             raise UsageError(
                 f"{subject}: its files are {files.artifact}; row {row.seq} of the ledger sealed "
@@ -222,11 +215,9 @@ def order_of(
     tags: Mapping[str, str],
     actor: str,
     tier: str,
-) -> Any:
+) -> Order:
     """The order for the row to write; it concerns no alias and moves none. `tier`: the run's, empty unless it is a
     shipped one; in the first row about a model it chooses the policy that judges all later versions."""
-    from canary_mlflow.registry.guard.promotion import Order
-
     binding = Binding(
         version_created=int(found.creation_timestamp), source=str(found.source), artifact=files.artifact, runs={}
     )
@@ -238,9 +229,6 @@ def order_of(
         binding=binding,
         actor=actor,
         reason=files.fault if weights is Weights.FILES and files.fault else f"{len(files.digests)} files",
-        grants=False,
-        moves=False,
-        alias="",
         facts={
             "weights": str(weights),
             "files": dict(files.digests),
@@ -257,19 +245,19 @@ def order_of(
     )
 
 
-def require_seal(client: MlflowClient, guard: GuardedStore | None, found: ModelVersion) -> Sealed:
+def require_seal(registry: Registry, found: ModelVersion) -> Sealed:
     """The seal of a version that is to become champion. Raises UsageError, naming the file, if the seal is missing or
     does not hold, if the weights cannot be loaded, or if their evaluation differed from the one in their run."""
     subject = f"version {found.version} of {found.name!r}"
-    files = read_files(client, found, guard)
-    facts = sealed_facts(guard, found)
+    files = read_files(registry, found)
+    facts = registry.seal(found)
     if facts is None:
         raise UsageError(f"{subject}: {files.fault or 'it has no seal'}; expected files that were sealed; {REGISTER}")
     if facts["artifact"] != files.artifact:
         changed = changed_files(facts.get("files", files.digests), files.digests) or ["its files changed"]
         raise UsageError(f"{subject}: {changed[0]} since it was sealed; expected the sealed files; {REGISTER}")
-    if guard is not None and (session_id := session_of(found)) is not None:
-        refuse_changed_weights(found, files, guard.session_rows(session_id))
+    if (session_id := session_of(found)) is not None:
+        refuse_changed_weights(found, files, registry.session_rows(session_id))
     weights = Weights(facts["weights"])
     refuse_untrained(found, files, weights)  # again: it may have been sealed while its run still trained
     held = any(name.endswith(".safetensors") for name in files.digests)
@@ -277,42 +265,15 @@ def require_seal(client: MlflowClient, guard: GuardedStore | None, found: ModelV
         raise UsageError(f"{subject}: {files.fault}; expected weights that can be loaded, all finite; {REGISTER}")
     if said := disagreement(facts.get("evaluation")):
         raise UsageError(f"{subject}: {said}; expected equal numbers; train it again")
-    return Sealed(artifact=files.artifact, weights=weights, row=facts.get("seq"))
+    return Sealed(artifact=files.artifact, row=facts.get("seq"))
 
 
-def sealed_facts(guard: GuardedStore | None, found: ModelVersion) -> Mapping[str, Any] | None:
-    """What the seal says, from the ledger's row, or without a ledger from the tags; None for a version without a seal.
-
-    Raises UsageError for a row that no trusted key signed.
-    """
-    if guard is not None:
-        row = seal_of(guard.ledger(str(found.name), int(found.version)), found)
-        if row is None:
-            return None
-        for what in faults(row, None, guard.keys()):
-            raise UsageError(
-                f"version {found.version} of {found.name!r}: its seal, row {row.seq} of the ledger: {what}; expected a "
-                "row that holds; see: canary audit verify"
-            )
-        return row.facts
-    tags: Mapping[str, str] = found.tags or {}
-    if SEAL not in tags:
-        return None
-    return {"artifact": tags[SEAL], "weights": tags.get(WEIGHTS, Weights.FILES)}
-
-
-def seal_of(rows: Iterable[Row], found: ModelVersion) -> Row | None:
-    """The row that sealed the version: the first one, whatever came later."""
-    about = int(found.version), int(found.creation_timestamp)
-    return next((row for row in rows if row.kind == Kind.SEAL and (row.version, row.version_created) == about), None)
-
-
-def read_files(client: MlflowClient, found: ModelVersion, guard: GuardedStore | None) -> Files:
+def read_files(registry: Registry, found: ModelVersion) -> Files:
     """Every file of a version, read whole, and compared with what its run ended with, or any of its session's if they
     are the session's own. Weights are read only once, so that the digest is of the bytes that were checked, even if
     somebody writes meanwhile. Raises StoreError."""
-    session_id = session_of(found)
-    records = {} if session_id is None else trained_in(client, guard, session_id, str(found.run_id))
+    session_id, client = session_of(found), registry.client
+    records = {} if session_id is None else trained_in(registry, session_id, str(found.run_id))
     address = client.get_model_version_download_uri(found.name, found.version)
     with files_at(address, store=client.tracking_uri) as place:
         checked: dict[str, str] = {}

@@ -35,12 +35,6 @@ def read_anchor(client: MlflowClient, candidate: Version, verdict: Verdict, cham
     return version_with(client, candidate.model, number)
 
 
-def pin_first(client: MlflowClient, model: str, version: str) -> None:
-    """Make a first champion the anchor too. An existing anchor stays: moving it is a decision for people."""
-    if anchor_number(client, model) is None:
-        client.set_registered_model_alias(model, ANCHOR, version)
-
-
 def against_anchor(policy: Policy, pinned: Version | None, candidate: Version, verdict: Verdict) -> Verdict:
     """The verdict, with a PASS against the champion turned into a BLOCK if the candidate is worse than the anchor by
     more than `anchor_margins` times the margins."""

@@ -1,53 +1,93 @@
-"""Assesses a version: what it is judged on, the verdict, and what should follow from it. Nothing is written."""
+"""Assesses a version: what it is judged on, its past, the verdict, what should follow from it. Nothing is written."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import posixpath
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.registry.acts.accepting import accepted_in
+from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.evidence import is_own_script, warnings_of
 from canary_mlflow.registry.guard.binding import bind
-from canary_mlflow.registry.guard.origin import refuse_foreign_evidence
+from canary_mlflow.registry.guard.loading_code import LOADING, RESUMING
+from canary_mlflow.registry.guard.origin import behind_server, refuse_foreign_evidence, server_of
 from canary_mlflow.registry.guard.seal import EVIDENCE_ONLY, require_seal, unchecked
-from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.judging.anchor import against_anchor, read_anchor
+from canary_mlflow.registry.judging.champion_history import block_notes, history_notes
 from canary_mlflow.registry.judging.eligibility import could_begin, holds_of, only_looked_at
-from canary_mlflow.registry.judging.file_notes import champion_note, code_notes
-from canary_mlflow.registry.judging.records import session_of
-from canary_mlflow.registry.judging.sides import at_look, read_sides
-from canary_mlflow.registry.judging.track_record import track_record
-from canary_mlflow.registry.policies.in_force import set_for
-from canary_mlflow.registry.policies.used import changed_since, overruled, used
+from canary_mlflow.registry.judging.looks import at_look
+from canary_mlflow.registry.policies.in_force import changed_since, overruled, used
 from canary_mlflow.registry.pruning.pruned import refuse_pruned
 from canary_mlflow.registry.sessions.evidence import Read, refuse_changed_evidence
-from canary_mlflow.registry.sessions.orders import counted
+from canary_mlflow.registry.sessions.orders import counted, read_sides
+from canary_mlflow.registry.sessions.tries import Tries, count
 from canary_mlflow.registry.sessions.weights_check import checked_now
-from canary_mlflow.registry.versions import CHAMPION, champion_number, find_version, is_evidence_only
+from canary_mlflow.registry.versions import Weights, find_version, is_evidence_only, seal_of, session_of
 from canary_mlflow.reports.decision import Decision, HeldBy, Hold, barred
 from canary_mlflow.reports.links import version_page
 from canary_mlflow.tracking.stores.places import without_password
 from canary_mlflow.tracking.stores.session import minutes_of_runs
 from gates.judge import judge
 from gates.model.verdict import Outcome, ReasonCode, open_check
-from gates.model.wording import sentence_case
+from gates.model.wording import listed, sentence_case
 from gates.top_up import champion_runs
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
-    from canary_mlflow.registry.guard.binding import Binding
-    from canary_mlflow.registry.guard.promotion import Standing
-    from canary_mlflow.registry.guard.store import GuardedStore
+    from canary_mlflow.ledger.rows import Row
+    from canary_mlflow.registry.backends.registry import Registry
+    from canary_mlflow.registry.guard.order import Binding, Standing
     from canary_mlflow.registry.judging.looks import Taken
-    from canary_mlflow.registry.judging.track_record import TrackRecord
-    from canary_mlflow.registry.policies.used import Used
+    from canary_mlflow.registry.policies.in_force import Used
     from gates.model.policy import Policy
     from gates.model.records import Version
     from gates.model.verdict import Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackRecord:
+    """`rows`: those about the model; none without a ledger. `unrecorded`: sessions of both sides whose runs at the end
+    the ledger does not have yet. `aside`: a sentence about each run of the champion's code that does not count."""
+
+    rows: Sequence[Row] = ()
+    tries: Tries = field(default_factory=Tries)
+    unrecorded: tuple[str, ...] = ()
+    aside: tuple[str, ...] = ()
+
+    def noted(self, verdict: Verdict, version: str, policy: Policy) -> Verdict:
+        """The verdict with notes on what a reader must know about the version's past, tries first."""
+        tries = self.tries.notes(verdict.baseline_version, policy)
+        past = (*block_notes(self.rows, int(version)), *history_notes(self.rows))
+        return replace(verdict, attempt=self.tries.number, notes=(*tries, *self.aside, *verdict.notes, *past))
+
+
+def track_record(
+    registry: Registry,
+    champion: Standing,
+    found: ModelVersion,
+    baseline: Version | None,
+    candidate: Version,
+) -> TrackRecord:
+    """What the ledger has about a version against the champion. Raises UsageError if the runs of a side are not
+    those that its session's rows name."""
+    rows = registry.rows(candidate.model)
+    number = None if baseline is None else baseline.version
+    sides = [(found, Read(runs=candidate.runs, fresh=baseline.fresh if baseline else (), champion=number))]
+    if baseline is not None and number is not None:
+        sides.append((find_version(registry.client, candidate.model, number), Read(runs=baseline.runs)))
+    ended = [refuse_changed_evidence(registry, side, read, rows) for side, read in sides]
+    return TrackRecord(
+        rows=rows,
+        tries=count(registry, rows, session_of(found), candidate, champion),
+        unrecorded=tuple(str(session_of(side)) for (side, _), over in zip(sides, ended, strict=True) if not over),
+    )
+
 
 NOT_COMPARED = "its weights were not compared with what its session trained"
 
@@ -67,9 +107,8 @@ class Options:
 class Judged:
     """A decision that was not yet acted on, with what it was about and who was champion when it was made.
 
-    Without a guard (`binding` None), only the champion's number can be compared. `look`: which look of a plan it was.
-    `used`: the policy, as the verdict's row records it. `unrecorded`: sessions of both sides whose runs at
-    the end the ledger does not have yet.
+    `binding`: None for one that nobody is to act on. `look`: which look of a plan it was. `used`: the policy, as the
+    verdict's row records it. `unrecorded`: sessions of both sides whose runs at the end the ledger does not have yet.
     """
 
     decision: Decision
@@ -82,14 +121,12 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A version and what it is judged on. `against`: the champion's standing in the ledger; `before`: its number.
-    `policy`: the one that applies, at this try. `overruled`: a note on the policy that was given and does not apply.
-    """
+    """A version and what it is judged on. `against`: the champion. `policy`: the one that applies, at this try.
+    `overruled`: a note on the policy that was given and does not apply."""
 
     found: ModelVersion
-    guard: GuardedStore | None
-    against: Standing | None
-    before: str | None
+    registry: Registry
+    against: Standing
     policy: Policy
     used: Used
     overruled: str
@@ -103,17 +140,17 @@ def assess(client: MlflowClient, model: str, version: str, policy: Policy, optio
     case = gather(client, model, version, policy, options)
     verdict, pinned, look = judge_case(client, case, options)
     decision = decision_on(client, case, verdict, options)
-    judged = Judged(decision=decision, look=look, used=case.used)
-    if case.guard is None or (decision.dry_run and not decision.moves):
-        if decision.moves:
-            require_seal(client, case.guard, case.found)
+    judged, registry = Judged(decision=decision, look=look, used=case.used), case.registry
+    if decision.dry_run and not decision.moves:
         return judged
     # A dry run must also report what the gate would refuse: files of another run, or unreadable ones.
-    refuse_foreign_evidence(client, case.found, case.candidate)
-    sealed = require_seal(client, case.guard, case.found) if decision.grants else None
+    if registry.signs:
+        refuse_foreign_evidence(client, case.found, case.candidate)
+    follows = decision.grants if registry.signs else decision.moves  # a signed row lets the alias follow later too
+    sealed = require_seal(registry, case.found) if follows else None
     others = (*case.baseline.runs, *case.baseline.fresh) if case.baseline else ()
     runs = (*case.candidate.runs, *others, *(pinned.runs if pinned else ()))
-    bound = bind(client, case.found, runs, sealed)
+    bound = bind(registry, case.found, runs, sealed)
     return replace(judged, binding=bound, against=case.against, unrecorded=case.past.unrecorded)
 
 
@@ -121,26 +158,25 @@ def gather(client: MlflowClient, model: str, version: str, policy: Policy, optio
     """Read what a version is judged on. Raises UsageError for the champion itself, and for runs that are not those of
     the ledger; NoSuchVersion."""
     found = find_version(client, model, version)
-    guard = guard_of(client)
-    against = None if guard is None else guard.standing(model, CHAMPION)
-    before = champion_number(client, model)
+    registry = registry_of(client)
+    against = registry.standing(model)
+    before = against.number
     if before == str(found.version):
         raise UsageError(
             f"version {before} of {model!r}: it is the champion already; expected a candidate; to look at it: "
             f"canary compare {model}/OTHER {model}/{before}"
         )
-    refuse_pruned(guard, found)
-    governing = None if guard is None else set_for(guard, model)
+    refuse_pruned(found, registry.pruned(found))
+    governing = registry.governing(model) if registry.signs else None
     applied = policy if governing is None else governing.policy
     baseline, candidate = read_sides(client, model, before, found)
     applied = replace(applied, looks=applied.looks.ending_with(champion_runs(applied, baseline, candidate)))
-    past = track_record(client, guard, against, found, baseline, candidate)
+    past = track_record(registry, against, found, baseline, candidate)
     baseline, others = counted(baseline)
     return Case(
         found=found,
-        guard=guard,
+        registry=registry,
         against=against,
-        before=before,
         policy=applied.at_try(past.tries.number),
         used=used(policy, governing, options.policy_file, server=options.server),
         overruled=overruled(policy, governing),
@@ -157,19 +193,18 @@ def judge_case(client: MlflowClient, case: Case, options: Options) -> tuple[Verd
     number, share, look = None, None, None
     if options.by_plan:
         number, share, look = at_look(client, policy, case.found, baseline, candidate, case.past.rows)
-    accepted = () if case.guard is None else accepted_in(case.guard, case.past.rows)
+    accepted = accepted_in(case.registry, case.past.rows)
     by = partial(judge, baseline=baseline, candidate=candidate, look=number, share=share, accepted=accepted)
     verdict, tries = by(policy), case.past.tries
     if tries.number > 1 and by(tries.first(policy)).outcome is Outcome.PASS is not verdict.outcome:
         verdict = tries.leads(verdict)
-    pinned = read_anchor(client, candidate, verdict, case.before)
-    if case.guard is not None and pinned is not None and pinned.version is not None:
+    pinned = read_anchor(client, candidate, verdict, case.against.number)
+    if pinned is not None and pinned.version is not None:
         its_version = find_version(client, candidate.model, pinned.version)
-        refuse_changed_evidence(client, case.guard, its_version, Read(runs=pinned.runs), case.past.rows)
+        refuse_changed_evidence(case.registry, its_version, Read(runs=pinned.runs), case.past.rows)
     verdict = case.past.noted(against_anchor(policy, pinned, candidate, verdict), str(case.found.version), policy)
-    if case.guard is not None:
-        changed = changed_since(case.past.rows, verdict, case.used, look=look is not None)
-        verdict = replace(verdict, notes=(*(note for note in (changed, case.overruled) if note), *verdict.notes))
+    changed = changed_since(case.past.rows, verdict, case.used, look=look is not None)
+    verdict = replace(verdict, notes=(*(note for note in (changed, case.overruled) if note), *verdict.notes))
     return verdict, pinned, look
 
 
@@ -188,13 +223,13 @@ def decision_on(client: MlflowClient, case: Case, verdict: Verdict, options: Opt
     """What should follow from the verdict, and everything that reports show of it."""
     found = case.found
     code, notes = code_notes(case.past.rows, found)
-    missing = champion_note(client, case.past.rows, str(found.name), case.before)
+    missing = champion_note(client, case.past.rows, str(found.name), case.against.number)
     verdict = replace(verdict, notes=(*verdict.notes, *notes, *([missing] if missing else [])))
     holds = holds_of(case.policy, found, case.baseline, case.candidate, verdict, options.promote, code)
     good = verdict.outcome is Outcome.PASS or could_begin(case.policy, verdict)
-    why = unchecked(client, case.guard, found) if good else ""
+    why = unchecked(case.registry, found) if good else ""
     if why and not options.server:  # a server loads no models of others
-        why = checked_now(client, case.guard, found)
+        why = checked_now(case.registry, found)
     if why:
         holds = (*holds, Hold(by=HeldBy.UNCHECKED, reason=f"{NOT_COMPARED}: {why}"))
         verdict = left_open(verdict, f"{sentence_case(NOT_COMPARED)}: {why}")
@@ -209,11 +244,42 @@ def decision_on(client: MlflowClient, case: Case, verdict: Verdict, options: Opt
         evidence_only=evidence_only,
         own_script=is_own_script(client, found),
         holds=holds,
-        champion_before=case.before,
-        champion_after=case.before,
+        champion_before=case.against.number,
+        champion_after=case.against.number,
         session_id=session_of(found),
         store=without_password(client.tracking_uri),
         page=version_page(str(found.name), str(found.version)),
         warnings=warnings_of(client, verdict),
         run_minutes=minutes_of_runs(client, session) if (session := session_of(found)) else None,
     )
+
+
+def code_notes(rows: Sequence[Row], found: ModelVersion) -> tuple[bool, list[str]]:
+    """Whether loading the version can run code, as its seal says, and the notes on that."""
+    seal = seal_of(rows, found)
+    said = {} if seal is None else dict(seal.facts.get("code") or {})
+    words = {LOADING: "loading its files can run code", RESUMING: "of its files, only a resumed training reads"}
+    notes = [f"{word}: {listed(said[kind], 5)}" for kind, word in words.items() if said.get(kind)]
+    return bool(said.get(LOADING)), notes
+
+
+def champion_note(client: MlflowClient, rows: Sequence[Row], model: str, number: str | None) -> str:
+    """That sealed files of the champion are missing, or cannot be looked for; '' if all are there. None is read."""
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+    if number is None or (seal := seal_of(rows, find_version(client, model, number))) is None:
+        return ""
+    place = behind_server(client.get_model_version_download_uri(model, number))
+    sealed = set(seal.facts.get("files") or ()) - {posixpath.basename(place)}  # a place that is a file has no listing
+    if seal.facts.get("weights") == Weights.NONE or not sealed:
+        return ""
+    subject, stands = f"the champion's files, version {number}", "the verdict compares runs and stands"
+    try:
+        repository = get_artifact_repository(place, server_of(client.tracking_uri) or None)
+        folders = {posixpath.dirname(name) or None for name in sealed}
+        missing = sorted(sealed - {one.path for folder in folders for one in repository.list_artifacts(folder)})
+    except Exception as error:  # noqa: BLE001  # each kind of store has errors of its own
+        return f"{subject}: cannot be listed ({type(error).__name__}); {stands}"
+    many = "all" if len(missing) == len(sealed) else f"{len(missing)} of {len(sealed)}"
+    see = f"see canary verify-weights models:/{model}/{number}"
+    return f"{subject}: {many} missing ({listed(missing)}); {stands}; {see}" if missing else ""

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import BaselineMoved
+from canary_mlflow.ledger.rows import Kind, digest
 from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.acts.accepting import accepted_facts
-from canary_mlflow.registry.guard_client import guard_of, record, verdict_order
+from canary_mlflow.registry.backends import registry_of
+from canary_mlflow.registry.guard.order import Order, software
 from canary_mlflow.registry.judging import records
 from canary_mlflow.registry.judging.assessment import Judged, Options, assess
-from canary_mlflow.registry.judging.looks import note_look
-from canary_mlflow.registry.judging.unguarded import enact_unguarded, promoted
-from canary_mlflow.registry.policies.used import overruled
-from canary_mlflow.registry.remote import in_force_there, is_guarded_server, remote_gate
+from canary_mlflow.registry.judging.looks import LOOK, note_look
+from canary_mlflow.registry.policies.in_force import USED, overruled
 from canary_mlflow.registry.sessions.evidence import refuse_changed_since
 from canary_mlflow.registry.sessions.rows import Word, write
-from canary_mlflow.reports.decision import Decision, Question
+from canary_mlflow.registry.versions import ANCHOR, CHAMPION
+from canary_mlflow.reports.decision import Decision, Question, decision_from_dict, holds_to_list
+from canary_mlflow.reports.links import version_page
 from canary_mlflow.tracking.stores.places import without_password
 from gates.judge import judge
 from gates.model.policy import Policy
 from gates.model.records import Version
+from gates.model.verdict import verdict_to_dict
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+    from canary_mlflow.registry.backends.registry import Registry
 
 Remarks = Callable[[Decision], Sequence[str]]
 ATTEMPTS = 3  # judgements of one gate while other sessions move the champion
@@ -59,16 +64,40 @@ def gate(
     A policy that the ledger sets for the model, and on a server the one in force there, overrules `policy`; differences
     are noted. Raises BaselineMoved if the champion, or the policy that is set, changed during every attempt.
     """
-    if not dry_run and is_guarded_server(client):
-        said = overruled(policy, in_force_there(client, model), " on this server")
-        decision = remote_gate(client, model, version, by_plan=by_plan, promote=promote)
-        decision = remarked(noted(decision, said), remarks)
-        if not decision.dry_run:
-            records.publish_files(client, decision)
-        return decision
+    registry = registry_of(client)
     options = Options(
         dry_run=dry_run, by_plan=by_plan, promote=promote, policy_file=policy_file, server=bool(shown_store)
     )
+    here = partial(judged_here, registry, model, version, policy, options, actor, shown_store, remarks)
+    if dry_run:
+        return here()
+    body = {
+        "model": model,
+        "version": version,
+        **({"by_plan": True} if by_plan else {}),
+        **({} if promote is None else {"promote": promote}),
+    }
+    return registry.do("verdicts", body, here=here, there=partial(judged_there, registry, policy, remarks))
+
+
+def judged_there(registry: Registry, policy: Policy, remarks: Remarks | None, answer: Mapping[str, Any]) -> Decision:
+    """The decision as a server answers it, by the policy in force there, which may not be the one that was given."""
+    client, decision = registry.client, decision_from_dict(answer["decision"])
+    page = version_page(decision.model, str(decision.version))
+    decision = replace(decision, store=without_password(client.tracking_uri), page=page)
+    said = overruled(policy, registry.governing(decision.model), " on this server")
+    decision = remarked(noted(decision, said), remarks)
+    if not decision.dry_run:
+        records.publish_files(client, decision)
+    return decision
+
+
+def judged_here(
+    registry: Registry, model: str, version: str, policy: Policy, options: Options, actor: str | None,
+    shown_store: str, remarks: Remarks | None,
+) -> Decision:  # fmt: skip
+    """The decision of this process, which records it."""
+    client = registry.client
     for attempt in range(ATTEMPTS):
         judged = assess(client, model, version, policy, options)
         judged = replace(judged, decision=remarked(judged.decision, remarks))
@@ -79,7 +108,7 @@ def gate(
         if judged.look is not None and (session := judged.decision.session_id):
             note_look(client, session, judged.decision.champion_before, judged.look)
         try:
-            decision = enact(client, judged, actor)
+            decision = enact(registry, judged, actor)
         except BaselineMoved:
             if attempt == ATTEMPTS - 1:
                 raise
@@ -102,20 +131,51 @@ def noted(decision: Decision, *said: str) -> Decision:
     return replace(decision, verdict=replace(verdict, notes=(*verdict.notes, *(note for note in said if note))))
 
 
-def enact(client: MlflowClient, judged: Judged, actor: str | None = None) -> Decision:
+def enact(registry: Registry, judged: Judged, actor: str | None = None) -> Decision:
     """Record the verdict, and move the alias if it says so. Raises BaselineMoved, with nothing written, if the champion
     is no longer the one that was judged against."""
-    guard = guard_of(client)
     decision = judged.decision
-    if guard is None:
-        return enact_unguarded(client, decision)
     assert judged.binding is not None
     for session_id in judged.unrecorded:
-        write(client, session_id, decision.model, Word.ENDED)
-        refuse_changed_since(session_id, guard.session_rows(session_id), judged.binding.runs)
-    by = actor or current_actor()
-    record(guard, verdict_order(decision, judged.binding, judged.against, by, judged.used, judged.look))
-    return promoted(decision)
+        write(registry.client, session_id, decision.model, Word.ENDED)
+        refuse_changed_since(session_id, registry.session_rows(session_id), judged.binding.runs)
+    registry.record(order_of(judged, actor or current_actor()))
+    if not decision.moves:
+        return decision
+    return replace(decision, promoted=True, champion_after=decision.version)
+
+
+def order_of(judged: Judged, actor: str) -> Order:
+    """The order that the gate gives after a verdict."""
+    decision, binding = judged.decision, judged.binding
+    assert decision.version is not None
+    assert binding is not None
+    verdict = decision.verdict
+    plain = verdict_to_dict(verdict)
+    return Order(
+        kind=Kind.BOOTSTRAP if decision.bootstrapped else Kind.VERDICT,
+        model=decision.model,
+        version=decision.version,
+        word=decision.word,
+        binding=binding,
+        actor=actor,
+        reason=verdict.reason,
+        grants=decision.grants,
+        moves=decision.moves,
+        alias=CHAMPION,
+        pins=(ANCHOR,) if decision.bootstrapped and decision.moves else (),
+        judged_against=judged.against,
+        facts={
+            "verdict": plain,
+            "policy_digest": digest(plain["policy"]),
+            **({USED: judged.used.to_dict()} if judged.used else {}),
+            "session": decision.session_id,
+            **({LOOK: str(judged.look)} if judged.look else {}),
+            "software": dict(software()),
+            **({"held_back": holds_to_list(decision.holds)} if decision.holds else {}),
+        },
+        tags=records.verdict_tags(decision),
+    )
 
 
 def compare(
@@ -123,7 +183,7 @@ def compare(
 ) -> Decision:
     """Compare the evidence of two sides; writes nothing."""
     return Decision(
-        verdict=judge(policy, baseline, candidate, accepted=accepted_facts(guard_of(client), candidate.model)),
+        verdict=judge(policy, baseline, candidate, accepted=accepted_facts(registry_of(client), candidate.model)),
         model=candidate.model,
         version=candidate.version,
         question=Question.COMPARISON,

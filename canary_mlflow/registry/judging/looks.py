@@ -1,5 +1,8 @@
-"""Which looks of its plan a version has had against which champion. Kept in a tag of its session, which also has looks
-without a recorded verdict, and in the rows of its verdicts, which no client can remove."""
+"""Which looks of its plan a version has had against which champion, and at which one it is.
+
+They are kept in a tag of its session, which also has looks without a recorded verdict, and in the rows of its verdicts,
+which no client can remove.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from canary_mlflow import tags
+from canary_mlflow.errors import UsageError
+from canary_mlflow.registry.backends import registry_of
+from canary_mlflow.registry.versions import session_of
 from canary_mlflow.tracking.stores.session import active_run, get_run
+from gates.model.policy import Policy
+from gates.model.records import Version
+from gates.model.sides import baseline_side, candidate_side, planned
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
+    from mlflow.entities.model_registry import ModelVersion
 
     from canary_mlflow.ledger.rows import Row
 
-FACT = "look"
+
+LOOK = "look"
 """Key in a verdict's row: which look it was, in the tag's format."""
 
 
-_LOOK = re.compile(r"(\d+)(?:\.([0-9a-f]+))?", re.ASCII)
+_SPELLED = re.compile(r"(\d+)(?:\.([0-9a-f]+))?", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +100,7 @@ def looks_in_ledger(rows: Iterable[Row], session: str | None, champion: str | No
     """The looks against this champion in the ledger's rows about the model, in order."""
     for row in rows:
         facts = row.facts
-        said = _LOOK.fullmatch(str(facts.get(FACT) or ""))
+        said = _SPELLED.fullmatch(str(facts.get(LOOK) or ""))
         if said and facts.get("session") == session and str(facts.get("baseline_version")) == str(champion):
             yield Taken(runs=int(said[1]), evidence=said[2] or "")
 
@@ -107,6 +118,51 @@ def _by_champion(session: Run) -> dict[str, tuple[Taken, ...]]:
     found = {}
     for part in session.data.tags.get(tags.LOOKS, "").split(";"):
         champion, _, looks = part.partition(":")
-        words = [match for look in looks.split() if (match := _LOOK.fullmatch(look))]
+        words = [match for look in looks.split() if (match := _SPELLED.fullmatch(look))]
         found[champion.strip()] = tuple(Taken(runs=int(word[1]), evidence=word[2] or "") for word in words)
     return {champion: looks for champion, looks in found.items() if looks}
+
+
+def progress(
+    client: MlflowClient,
+    found: ModelVersion,
+    baseline: Version | None,
+    candidate: Version,
+    rows: Iterable[Row] | None = None,
+) -> Progress:
+    """How far the version is in its plan against this champion. `rows`: the ledger's rows about the model, if already
+    read."""
+    side = candidate_side(candidate.runs)
+    fresh = [run for run in (baseline.fresh if baseline else ()) if run.finished]
+    evidence = (*side.evidence, *baseline_side(baseline.runs if baseline else (), side).evidence, *fresh)
+    now = Taken(runs=planned(side.evidence), evidence=evidence_of(run.run_id for run in evidence))
+    if rows is None:
+        rows = registry_of(client).rows(candidate.model)
+    session, champion = session_of(found), baseline.version if baseline else None
+    in_ledger = tuple(looks_in_ledger(rows, session, champion))
+    return Progress(now=now, taken=looks_taken(client, session, champion, in_ledger), in_ledger=in_ledger)
+
+
+def at_look(
+    client: MlflowClient,
+    policy: Policy,
+    found: ModelVersion,
+    baseline: Version | None,
+    candidate: Version,
+    rows: Iterable[Row],
+) -> tuple[int, float, Taken]:
+    """The look that the number of a version's runs has reached, counted from 1; the share of the error levels that it
+    may spend; and what to record about it. `rows`: the ledger's about the model, none without a ledger.
+
+    Raises UsageError if the plan was already spent on other evidence.
+    """
+    is_at = progress(client, found, baseline, candidate, rows)
+    number = policy.looks.reached(is_at.now.runs, is_at.before)
+    share = policy.looks.share(number, is_at.before)
+    if share <= 0:
+        raise UsageError(
+            f"version {found.version} of {found.name!r}: its plan of looks is spent (taken at "
+            f"{', '.join(map(str, is_at.before))} runs; its evidence has changed since: {is_at.now.runs} runs); "
+            "expected none after the last; judge it once more, with the whole error level: canary gate without --top-up"
+        )
+    return number, share, is_at.now

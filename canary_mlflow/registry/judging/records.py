@@ -18,19 +18,12 @@ from gates.parser import parse_policy
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities.model_registry import ModelVersion
 
 
 DESCRIPTION_LIMIT = 5000  # characters; the database column of a version's description
 NOTE_LIMIT = 5000  # a run's tag may have 8000; the same text is used in both places
 SEPARATOR = " · "
 SUMMARY = "session/"
-
-
-def session_of(version: ModelVersion) -> str | None:
-    """The parent run whose children are the evidence; for a version registered by other means, its source run."""
-    said: dict[str, str] = version.tags or {}
-    return said.get(tags.SESSION_ID) or version.run_id or None
 
 
 def verdict_tags(decision: Decision) -> dict[str, str]:

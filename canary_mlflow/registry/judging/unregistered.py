@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import NoSuchModel, UsageError
 from canary_mlflow.registry.acts.accepting import accepted_facts
+from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.evidence import warnings_of
-from canary_mlflow.registry.guard_client import guard_of
 from canary_mlflow.registry.judging import records
 from canary_mlflow.registry.judging.anchor import against_anchor, read_anchor
 from canary_mlflow.registry.sessions.orders import beside_in, counted, session_evidence, version_with
@@ -44,7 +44,7 @@ def gate_session(client: MlflowClient, model: str, session_id: str, policy: Poli
     if before is not None:
         fresh = fresh_runs(client, session_id, before, beside)
         baseline, _ = counted(replace(version_with(client, model, before), fresh=fresh))
-    accepted = accepted_facts(guard_of(client), model)
+    accepted = accepted_facts(registry_of(client), model)
     verdict = judge(policy, baseline, Version(model=model, version=None, runs=runs), accepted=accepted)
     if lost:
         verdict = replace(
@@ -75,7 +75,7 @@ def gate_change(client: MlflowClient, model: str, session_id: str, policy: Polic
 def judge_against(client: MlflowClient, policy: Policy, before: str | None, candidate: Version) -> Verdict:
     """The verdict on runs without a version, against the champion (version `before`) and the anchor."""
     baseline = None if before is None else version_with(client, candidate.model, before)
-    verdict = judge(policy, baseline, candidate, accepted=accepted_facts(guard_of(client), candidate.model))
+    verdict = judge(policy, baseline, candidate, accepted=accepted_facts(registry_of(client), candidate.model))
     pinned = read_anchor(client, candidate, verdict, before)
     return against_anchor(policy, pinned, candidate, verdict)
 

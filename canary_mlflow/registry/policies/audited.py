@@ -10,17 +10,15 @@ from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from canary_mlflow.ledger.canonical import digest
 from canary_mlflow.ledger.chain import Damage
 from canary_mlflow.ledger.policy_rows import in_force_row, said_by
-from canary_mlflow.ledger.rows import Kind, Row
+from canary_mlflow.ledger.rows import Kind, Row, digest
 from canary_mlflow.policies import content_of, policy_names
-from canary_mlflow.registry.acts.two_operators import JUDGED, blocked_by
-from canary_mlflow.registry.policies.in_force import tier_in
-from canary_mlflow.registry.policies.used import FACT, Source
+from canary_mlflow.registry.acts.act import JUDGED, blocked_by
+from canary_mlflow.registry.policies.in_force import USED, Source, tier_in
 
-BEGINS = f'"{FACT}":{{"digest":"'  # no text in a row can contain this, as quotes are escaped
-NAMED = re.compile(rf'"{FACT}":(\{{"digest":"[^{{}}]*\}})')
+BEGINS = f'"{USED}":{{"digest":"'  # no text in a row can contain this, as quotes are escaped
+NAMED = re.compile(rf'"{USED}":(\{{"digest":"[^{{}}]*\}})')
 
 
 def policy_damages(rows: Sequence[Row]) -> Iterator[Damage]:
@@ -86,7 +84,7 @@ def named_in(row: Row) -> dict[str, Any] | None:
     if start < 0:
         return None
     found = NAMED.match(row.body, start)
-    said = json.loads(found[1]) if found else row.facts.get(FACT)
+    said = json.loads(found[1]) if found else row.facts.get(USED)
     return said if isinstance(said, dict) else None
 
 

@@ -1,31 +1,28 @@
-"""The policy that judges a model on a guarded registry: one that the ledger sets, else that of the model's tier.
-
-The candidate can choose neither: at most a name is read from its tags, once, when the model has no rows yet.
-"""
+"""The policy that is in force, the one that led to a verdict as the ledger's row records it, and what changed since."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchRun, UsageError
-from canary_mlflow.ledger.canonical import digest
 from canary_mlflow.ledger.keys import PublicKeys
-from canary_mlflow.ledger.policy_rows import in_force_row
-from canary_mlflow.ledger.rows import Kind, Row, faults
-from canary_mlflow.policies import content_of, policy_from, policy_names, shipped_tiers
-from canary_mlflow.registry.versions import find_model
+from canary_mlflow.ledger.rows import Row, digest, faults
+from canary_mlflow.policies import content_of, load_policy, policy_from, policy_names
 from canary_mlflow.tracking.stores.session import get_run
-from gates import Policy
+from gates import Policy, policy_to_dict
+from gates.model.rules import Scale
+from gates.model.wording import listed
+from gates.notes import OTHER_POLICY
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-    from canary_mlflow.registry.guard.guard import Guard
-
-AT_ONCE = 100  # rows read while looking for one
+    from canary_mlflow.ledger.rows import Row
+    from gates.model.verdict import Verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,37 +62,9 @@ class InForce:
         }
 
 
-def in_force(client: MlflowClient, guard: Guard | None, model: str, *, server: bool = False) -> InForce:
-    """The policy that judges a model. `server`: only tiers count, as a server's clients may name nothing else;
-    otherwise a user's own session may name any shipped policy.
-
-    Raises UsageError if no policy is set and the model names no tier, and for a row that does not hold; NoSuchModel.
-    """
-    found = None if guard is None else set_for(guard, model)
-    if found is not None:
-        return found
-    tier, where = tier_of_model(client, guard, model)
-    valid = shipped_tiers() if server else policy_names()
-    if tier not in valid:
-        raise UsageError(
-            f"{model!r}: {where} names no tier; expected one of {', '.join(valid)}, or a policy that the ledger sets; "
-            f'canary policy set {model} smoke --reason "…"'
-        )
-    return InForce(content=content_of(tier))
-
-
-def set_for(guard: Guard, model: str) -> InForce | None:
-    """The policy that the ledger sets for a model; None if it sets none. Raises UsageError for a row that does not
-    hold: otherwise anybody who can write rows without a key could choose the policy."""
-    row = in_force_row(guard.policies(), model)
-    if row is None:
-        return None
-    refuse_broken(row, f"the policy of {model!r}", guard.keys())
-    return from_row(row)
-
-
-def from_row(row: Row) -> InForce:
-    """The policy that a row sets."""
+def from_row(row: Row, model: str, keys: PublicKeys) -> InForce:
+    """The policy that a row sets. Raises UsageError for a row that does not hold."""
+    refuse_broken(row, f"the policy of {model!r}", keys)
     facts = row.facts
     return InForce(content=facts["content"], row=row.seq, pattern=str(facts["pattern"]))
 
@@ -107,30 +76,6 @@ def refuse_broken(row: Row, what: str, keys: PublicKeys) -> None:
             f"{what}: row {row.seq} of the ledger does not hold ({fault}); expected one that does; see: canary audit "
             "verify"
         )
-
-
-def tier_of_model(client: MlflowClient, guard: Guard | None, model: str) -> tuple[str, str]:
-    """A model's tier, and where it was found: in the first row about the model that has one, else in its first
-    version's run. '' if there is none, or if the text names no tier. Raises UsageError and NoSuchModel."""
-    for row in rows_about(guard, model) if guard is not None else ():
-        facts = row.facts
-        sealed_before = row.kind == Kind.SEAL and "run" in facts and "tier" not in facts
-        tier = tier_of_run(client, facts["run"]) if sealed_before else tier_in(facts)
-        if tier is not None and guard is not None:
-            refuse_broken(row, f"the tier of {model!r}", guard.keys())
-            return tier, f"row {row.seq} of the ledger, the first about it,"
-    find_model(client, model)
-    versions = client.search_model_versions(f"name={tags.quoted(model)}")
-    first = min(versions, key=lambda version: int(version.version), default=None)
-    return tier_of_run(client, first.run_id) if first else "", "the run of its first version"
-
-
-def rows_about(guard: Guard, model: str) -> Iterator[Row]:
-    """The ledger's rows about a model, in order, some at a time: as a rule the first one is the one looked for."""
-    rows = guard.ledger(model, most=AT_ONCE)
-    while rows:
-        yield from rows
-        rows = guard.ledger(model, after=rows[-1].seq, most=AT_ONCE)
 
 
 def tier_in(facts: Mapping[str, Any]) -> str | None:
@@ -148,3 +93,128 @@ def tier_of_run(client: MlflowClient, run_id: str | None) -> str:
     except NoSuchRun:
         return ""
     return tier if tier in policy_names() else ""
+
+
+USED = "policy"  # key in a verdict's row; older rows do not have it
+FIRST_KEYS = ("margin", "role")  # keys of a rule that decide most, so they are named first
+IN_PARTS = ("hard", "validity", "looks", "override")
+SPENT = ("alpha_block", "alpha_pass")  # a look spends a share of them, so they differ from look to look
+TRIED = ("alpha_pass",)  # a later try of the same code may spend less of it
+
+
+class Source(StrEnum):
+    """Where a policy came from."""
+
+    ROW = "row"  # the ledger set it
+    SHIPPED = "shipped"  # a file of conf/gate, in a checkout also the project's own
+    FILE = "file"  # any other file
+    SETTINGS = "settings"  # from a session or a caller
+
+
+@dataclass(frozen=True, kw_only=True)
+class Used:
+    """A policy by name and digest. `file`: where it is. `server`: a server chose it, and nobody else could."""
+
+    name: str
+    digest: str
+    source: Source
+    row: int | None = None
+    file: str = ""
+    server: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {**asdict(self), "source": str(self.source)}
+
+
+def used(policy: Policy, governing: InForce | None, file: str, *, server: bool) -> Used:
+    """How a verdict's row names its policy. `governing`: the policy that the ledger sets, if it was the one used."""
+    if governing is not None:
+        return Used(name=governing.name, digest=governing.digest, source=Source.ROW, row=governing.row, server=server)
+    name = str(policy.name)
+    if name in policy_names() and load_policy(name) == policy:
+        file = f"conf/gate/{name}.yaml"
+        return Used(name=name, digest=digest(content_of(name)), source=Source.SHIPPED, file=file, server=server)
+    if file:
+        return Used(name=name, digest=digest(content_of(file)), source=Source.FILE, file=file, server=server)
+    return Used(name=name, digest=digest(policy_to_dict(policy)), source=Source.SETTINGS, server=server)
+
+
+def overruled(policy: Policy, governing: InForce | None, where: str = "") -> str:
+    """What to note if the ledger or a server judges by another policy than the session asked for; '' if by the same."""
+    if governing is None:
+        return ""
+    found = list(differences(policy_to_dict(policy), policy_to_dict(governing.policy)))
+    return f"judged by {governing}{where}, not by the {policy.name} that was given: {listed(found)}" if found else ""
+
+
+def changed_since(rows: Sequence[Row], now: Verdict, by: Used, *, look: bool) -> str:
+    """`policy changed since version 3 was judged: margin of step_cost 10 % → 50 %`; '' if nothing changed, or the
+    champion was not judged. `rows`: those about the model, oldest first. `look`: the verdict is a look of a plan."""
+    verdict = verdict_of_champion(rows)
+    if verdict is None:
+        return ""
+    facts, then = verdict.facts, verdict.facts["verdict"]
+    if USED not in facts or facts[USED]["digest"] == by.digest:
+        return ""
+    tried = max(now.attempt, then.get("attempt", 1)) > 1
+    left_out = SPENT if look or then.get("look") else TRIED if tried else ()
+    left, right = (
+        {key: value for key, value in side.items() if key not in left_out} for side in (then["policy"], now.policy)
+    )
+    # Without a baseline, other overlays apply, which change roles.
+    bootstrap = then.get("baseline_version") is None
+    found = [what for what in differences(left, right) if not (bootstrap and what.startswith("role of "))]
+    return f"{OTHER_POLICY} version {verdict.version} was judged: {listed(found)}" if found else ""
+
+
+def verdict_of_champion(rows: Sequence[Row]) -> Row | None:
+    """The verdict that made the current champion; None for a champion made by hand, or if the verdict cannot be
+    read."""
+    moves = [row for row in rows if row.moves and row.alias == "champion"]
+    if not moves:
+        return None
+    try:
+        number = moves[-1].facts.get("verdict_row", moves[-1].seq)
+        row = next(row for row in rows if row.seq == number)
+        return row if isinstance(row.facts["verdict"]["policy"], dict) else None
+    except (StopIteration, KeyError, TypeError, ValueError):
+        return None
+
+
+def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """The differences between two policies, in a few words each, margins first."""
+    left, right = (dict(side.get("rules") or {}) for side in (then, now))
+    both = [name for name in left if name in right]
+    keys = dict.fromkeys((*FIRST_KEYS, *(key for name in both for key in left[name])))
+    for key in keys:
+        for name in both:
+            before, after = left[name].get(key), right[name].get(key)
+            if before != after:
+                log = left[name].get("scale") == right[name].get("scale") == Scale.LOG
+                percent = key == "margin" and log
+                yield f"{key} of {name} {spoken(before, percent)} → {spoken(after, percent)}"
+    yield from (f"rule {name} is gone" for name in left if name not in right)
+    yield from (f"rule {name} is new" for name in right if name not in left)
+    yield from other_keys(then, now)
+
+
+def other_keys(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """The same for everything except the rules. Keys that one side does not have are no differences."""
+    for key in (key for key in then if key in now and key not in ("rules", "overlays", "priors")):
+        if key not in IN_PARTS:
+            yield from [f"{key} {spoken(then[key])} → {spoken(now[key])}"] if then[key] != now[key] else ()
+            continue
+        for part in (part for part in then[key] if part in now[key] and then[key][part] != now[key][part]):
+            yield f"{key}.{part} {spoken(then[key][part])} → {spoken(now[key][part])}"
+    if (then.get("overlays"), then.get("priors")) != (now.get("overlays"), now.get("priors")):
+        yield "its overlays or measured spreads"
+
+
+def spoken(value: Any, percent: bool = False) -> str:
+    """A value as in a policy's file; a margin that is a fraction is shown in percent."""
+    if percent and isinstance(value, int | float):
+        return f"{100 * value:g} %"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -14,10 +14,9 @@ from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchRun
 from canary_mlflow.ledger.rows import Kind, Row
 from canary_mlflow.registry.acts.rollback import former_champion
-from canary_mlflow.registry.guard_client import guard_of
-from canary_mlflow.registry.judging.records import session_of
+from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.pruning.pruned import row_of
-from canary_mlflow.registry.versions import CHAMPION, find_model
+from canary_mlflow.registry.versions import CHAMPION, find_model, session_of
 from canary_mlflow.tracking.stores.session import every_run, get_run
 
 if TYPE_CHECKING:
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
     from mlflow.entities import Run as MlflowRun
     from mlflow.entities.model_registry import ModelVersion
 
-    from canary_mlflow.registry.guard.promotion import Standing
-    from canary_mlflow.registry.guard.store import GuardedStore
+    from canary_mlflow.registry.backends.registry import Registry
+    from canary_mlflow.registry.guard.order import Standing
 
 KEEP = 2  # former champions: the one before, and the one that a second rollback goes back to
 
@@ -49,16 +48,16 @@ class Terms:
 class Known:
     """A model as it was read. `names`: version → the aliases that name it. `former`: the champions before the current
     one, newest first. `requests`: version → the row that asks for its override. `standing`: who is champion, by which
-    row; None without a ledger."""
+    row. `pruned`: version → the row that gave up its files, 0 without a ledger."""
 
+    registry: Registry
     model: str
     versions: Mapping[str, ModelVersion]
     names: Mapping[str, Sequence[str]]
     former: Sequence[str]
-    requests: Mapping[str, int] = field(default_factory=dict)
-    pruned: Mapping[str, int] = field(default_factory=dict)
-    guard: GuardedStore | None = None
-    standing: Standing | None = None
+    requests: Mapping[str, int]
+    pruned: Mapping[str, int]
+    standing: Standing
 
     def newest_first(self) -> list[ModelVersion]:
         """The versions in the order in which they are shown."""
@@ -73,28 +72,30 @@ class Known:
 def read_model(client: MlflowClient, model: str) -> Known:
     """Everything that decides which versions of a model stay. Raises NoSuchModel."""
     find_model(client, model)
-    guard = guard_of(client)
-    standing = guard.standing(model) if guard is not None else None
+    registry = registry_of(client)
+    standing = registry.standing(model)
     names: dict[str, list[str]] = {}
     for alias, version in client.get_registered_model(model).aliases.items():
         names.setdefault(str(version), []).append(str(alias))
     versions = {str(one.version): one for one in every_version(client, f"name={tags.quoted(model)}")}
     champion = next((version for version, held in names.items() if CHAMPION in held), None)
-    if guard is None:
+    if registry.signs:
+        moves = registry.moves(model)
+        before = {str(row.version): former_champion(moves, str(row.version)) for row in moves}
+        rows = {version: row_of(registry, one) for version, one in versions.items()}
+        pruned = {version: row.seq for version, row in rows.items() if row is not None}
+    else:
         said = {version: (one.tags or {}).get(tags.BASELINE_VERSION) for version, one in versions.items()}
-        former = chain(champion, {version: at for version, at in said.items() if at in versions})
+        before = {version: at for version, at in said.items() if at in versions}
         pruned = {version: 0 for version, one in versions.items() if tags.PRUNED in (one.tags or {})}
-        return Known(model=model, versions=versions, names=names, former=former, pruned=pruned)
-    moves, rows = guard.moves(model), guard.ledger(model)
-    before = {str(row.version): former_champion(moves, str(row.version)) for row in moves}
     return Known(
+        registry=registry,
         model=model,
         versions=versions,
         names=names,
         former=chain(champion, before),
-        requests=open_requests(rows, versions),
-        pruned={version: row.seq for version, one in versions.items() if (row := row_of(guard, one)) is not None},
-        guard=guard,
+        requests=open_requests(registry.rows(model), versions),
+        pruned=pruned,
         standing=standing,
     )
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchRun, UsageError
-from canary_mlflow.registry.guard.origin import is_within
-from canary_mlflow.registry.guard.server_files import behind_server, out_of_reach
+from canary_mlflow.registry.guard.origin import behind_server, is_within, out_of_reach
 from canary_mlflow.registry.pruning.needed import every_version
 from canary_mlflow.registry.sessions.rows import elsewhere
 from canary_mlflow.tracking.reading.large_files import Large, find_large
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run as MlflowRun
     from mlflow.entities.model_registry import ModelVersion
 
-    from canary_mlflow.registry.guard.store import GuardedStore
+    from canary_mlflow.registry.backends.registry import Registry
 
 OPEN = ("RUNNING", "SCHEDULED")
 
@@ -65,18 +64,17 @@ def content_of(
     return Content(found=found, place=place, runs=runs, roots=roots, files=files)
 
 
-def runs_behind(client: MlflowClient, guard: GuardedStore | None, session_id: str | None) -> list[MlflowRun]:
+def runs_behind(registry: Registry, session_id: str | None) -> list[MlflowRun]:
     """A session, its runs, deleted ones too, and those that only profile it. Without runs that `mlflow gc` removed, and
     without runs that the ledger has in another session: anybody who may edit runs could claim them for this one."""
+    client = registry.client
     if session_id is None:
         return []
     with suppress(NoSuchRun):
         session = get_run(client, session_id)
         profiles = client.search_runs([session.info.experiment_id], tags.where(tags.PROFILE_OF, session_id))
         others = [*child_runs(client, session_id, deleted=True), *profiles]
-        if guard is not None:
-            others = [run for run in others if elsewhere(guard, run.info.run_id, session_id) is None]
-        return [session, *others]
+        return [session, *(run for run in others if elsewhere(registry, run.info.run_id, session_id) is None)]
     return []
 
 

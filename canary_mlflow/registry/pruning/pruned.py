@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.ledger.rows import Row, holds
+from canary_mlflow.ledger.rows import Kind, Row, holds
 from canary_mlflow.tags import PRUNED, PRUNED_BY
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
-    from canary_mlflow.registry.guard.store import GuardedStore
+    from canary_mlflow.registry.backends.registry import Registry
 
 Version = tuple[str, str, int, int]  # as a row identifies it: workspace, model, number, creation time
 BESIDE = "beside"  # key in a row: the champion at the time when the files were found to be no longer needed
@@ -23,24 +23,19 @@ def about(row: Row) -> Version:
     return row.workspace, row.model, row.version, row.version_created
 
 
-def row_of(guard: GuardedStore, found: ModelVersion) -> Row | None:
+def row_of(registry: Registry, found: ModelVersion) -> Row | None:
     """The row by which the version's files were given up: the first that a trusted key signed; None if there is
     none."""
     numbers = int(found.version), int(found.creation_timestamp)
-    rows = [row for row in guard.prunings(str(found.name)) if (row.version, row.version_created) == numbers]
-    keys = guard.keys() if rows else None
-    return next((row for row in rows if keys is not None and holds(row, keys)), None)
+    rows = registry.rows(str(found.name), kind=Kind.PRUNE)
+    keys = registry.keys() if rows else None
+    mine = (row for row in rows if (row.version, row.version_created) == numbers)
+    return next((row for row in mine if keys is not None and holds(row, keys)), None)
 
 
-def refuse_pruned(guard: GuardedStore | None, found: ModelVersion) -> None:
-    """Raise UsageError for a version whose files were given up: nobody may promote it, not even by hand."""
-    tags: Mapping[str, str] = found.tags or {}
-    said = ""
-    if guard is not None:
-        row = row_of(guard, found)
-        said = in_words(row) if row is not None else ""
-    elif PRUNED in tags:
-        said = _in_words(tags[PRUNED], tags.get(PRUNED_BY, "somebody"))
+def refuse_pruned(found: ModelVersion, said: str) -> None:
+    """Raise UsageError for a version whose files were given up: nobody may promote it, not even by hand. `said`: what
+    its registry says of that."""
     if said:
         raise UsageError(f"version {found.version} of {found.name!r}: {said}")
 
@@ -48,6 +43,11 @@ def refuse_pruned(guard: GuardedStore | None, found: ModelVersion) -> None:
 def in_words(row: Row) -> str:
     """When and by whom the files were given up, in the words of every refusal of a pruned version."""
     return _in_words(str(row.facts.get("time", "")), str(row.facts.get("actor", "")), f", row {row.seq} of the ledger")
+
+
+def in_tags(tags: Mapping[str, str]) -> str:
+    """The same where there is no ledger, from the version's tags; '' if they do not say so."""
+    return _in_words(tags[PRUNED], tags.get(PRUNED_BY, "somebody")) if PRUNED in tags else ""
 
 
 def _in_words(when: str, who: str, where: str = "") -> str:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from canary_mlflow.errors import NoSuchRun, StoreError, UsageError
 from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.registry.actors import current_actor, refuse_stranger
-from canary_mlflow.registry.guard.binding import Binding, digest_of_all, file_digests, files_at, run_digests
-from canary_mlflow.registry.guard.seal import changed_files, sealed_facts
-from canary_mlflow.registry.guard.server_files import behind_server
-from canary_mlflow.registry.guard_client import record
-from canary_mlflow.registry.judging.records import session_of
+from canary_mlflow.registry.backends import registry_of
+from canary_mlflow.registry.guard.binding import digest_of_all, file_digests, files_at, run_digests
+from canary_mlflow.registry.guard.order import Binding, Order
+from canary_mlflow.registry.guard.origin import behind_server
+from canary_mlflow.registry.guard.seal import changed_files
 from canary_mlflow.registry.pruning.needed import (
     Known,
     Terms,
@@ -32,8 +32,7 @@ from canary_mlflow.registry.pruning.needed import (
 )
 from canary_mlflow.registry.pruning.prunable import Content, content_of, in_use, runs_behind, users_of
 from canary_mlflow.registry.pruning.pruned import BESIDE, row_of
-from canary_mlflow.registry.remote import ask, is_guarded_server
-from canary_mlflow.registry.versions import find_version
+from canary_mlflow.registry.versions import find_version, session_of
 from canary_mlflow.tags import PRUNED, PRUNED_BY, ROLE
 from canary_mlflow.tracking.reading.histories import read_found
 from canary_mlflow.tracking.reading.large_files import refuse_undeletable, remove
@@ -73,9 +72,16 @@ def plan(client: MlflowClient, model: str, terms: Terms, artifacts: str = "") ->
 
     `artifacts`: where the server behind this database keeps its artifacts. Raises NoSuchModel, StoreError.
     """
-    if is_guarded_server(client):
-        answer = ask(client, "POST", ROUTE, {"model": model, **asdict(terms)}) or {}
-        return [fate_from(one) for one in answer["fates"]]
+    return registry_of(client).do(
+        ROUTE,
+        {"model": model, **asdict(terms)},
+        here=lambda: plan_here(client, model, terms, artifacts),
+        there=lambda answer: [fate_from(one) for one in answer["fates"]],
+    )
+
+
+def plan_here(client: MlflowClient, model: str, terms: Terms, artifacts: str) -> list[Fate]:
+    """The same where the database is."""
     known = read_model(client, model)
     fates = [fate_of(client, known, one, terms, artifacts)[0] for one in known.newest_first()]
     sessions = (fate_of_session(client, known, run, terms, artifacts) for run in judged_sessions(client, known))
@@ -96,23 +102,31 @@ def prune(
     """Give up and remove the large files of one version, or of one session without a version. Raises UsageError if it
     must stay by now, or if its files are not those that were sealed; Refused for somebody who is not allowed to prune;
     StoreError, before the row is written, if the store does not let files be deleted."""
-    if is_guarded_server(client):
-        what = {"session": session} if version is None else {"version": version}
-        answer = ask(client, "POST", ROUTE, {"model": model, **what, **asdict(terms)}) or {}
-        return fate_from(answer["pruned"])
-    known, who = read_model(client, model), actor or current_actor()
+    what = {"session": session} if version is None else {"version": version}
+    return registry_of(client).do(
+        ROUTE,
+        {"model": model, **what, **asdict(terms)},
+        here=lambda: prune_here(client, model, terms, artifacts, version, session, actor or current_actor()),
+        there=lambda answer: fate_from(answer["pruned"]),
+    )
+
+
+def prune_here(
+    client: MlflowClient, model: str, terms: Terms, artifacts: str, version: str | None, session: str | None, who: str
+) -> Fate:
+    """The same where the database is."""
+    known = read_model(client, model)
     subject = f"session {session} of {model!r}" if version is None else f"version {version} of {model!r}"
-    if known.guard is not None:
-        refuse_stranger(known.guard.operators, who, f"files of {subject}")
+    refuse_stranger(known.registry.operators, who, f"files of {subject}")
     fate, content = fate_now(client, known, version, session, terms, artifacts)
     if content is None or not fate.goes:
         raise UsageError(f"{subject}: it stays: {fate.why}; expected what canary prune names as going")
     found = content.found
-    row = None if found is None or known.guard is None else row_of(known.guard, found)
+    row = None if found is None else row_of(known.registry, found)
     given = {} if found is None else sealed_now(known, found, content, row, artifacts)
     refuse_undeletable(content.files, client.tracking_uri)
     if found is not None and row is None and version not in known.pruned:
-        row = give_up(client, known, found, content, fate, given, who)
+        row = give_up(known, found, content, fate, given, who)
     try:
         remove(content.files, client.tracking_uri)
     except StoreError as error:
@@ -146,7 +160,7 @@ def fate_of(client: MlflowClient, known: Known, found: ModelVersion, terms: Term
     if why:
         return fate, None
     place = behind_server(client.get_model_version_download_uri(found.name, found.version), artifacts)
-    content = content_of(client, found, place, runs_behind(client, known.guard, fate.session), artifacts)
+    content = content_of(client, found, place, runs_behind(known.registry, fate.session), artifacts)
     if why := in_use(client, content):
         return replace(fate, why=why), None
     return going(fate, content, why_it_goes(known, found, terms)), content
@@ -160,7 +174,7 @@ def fate_of_session(
     fate = Fate(model=known.model, version=None, session=session_id, goes=False, why=why)
     if why:
         return fate, None
-    content = content_of(client, None, "", runs_behind(client, known.guard, session_id), artifacts)
+    content = content_of(client, None, "", runs_behind(known.registry, session_id), artifacts)
     if next(users_of(client, content), None) is not None:
         return None
     if why := in_use(client, content):
@@ -185,7 +199,7 @@ def sealed_now(known: Known, found: ModelVersion, content: Content, row: Row | N
     elif PRUNED in (found.tags or {}):
         return {}  # without a ledger, and already begun
     else:
-        facts = sealed_facts(known.guard, found) or {"artifact": digest_of_all(now)}
+        facts = known.registry.seal(found) or {"artifact": digest_of_all(now)}
         what = changed_files(facts["files"], now) if "files" in facts else []
         if not what and facts["artifact"] != digest_of_all(now):
             what = ["its files changed"]
@@ -200,21 +214,11 @@ def sealed_now(known: Known, found: ModelVersion, content: Content, row: Row | N
 
 
 def give_up(
-    client: MlflowClient,
-    known: Known,
-    found: ModelVersion,
-    content: Content,
-    fate: Fate,
-    given: Mapping[str, str],
-    who: str,
+    known: Known, found: ModelVersion, content: Content, fate: Fate, given: Mapping[str, str], who: str
 ) -> Row | None:
     """Record that a version's files are given up: write the row and return it; without a ledger, only set tags."""
-    guard = known.guard
+    registry = known.registry
     tags = {PRUNED: datetime.now(UTC).isoformat(timespec="seconds"), PRUNED_BY: who}
-    if guard is None:
-        for key, value in tags.items():
-            client.set_model_version_tag(known.model, fate.version, key, value)
-        return None
     own = set(content.own().values())
     seen = [run for run in content.runs if run.data.tags.get(ROLE) in ("run", "baseline")]
     facts: dict[str, Any] = {
@@ -228,29 +232,17 @@ def give_up(
         version_created=int(found.creation_timestamp),
         source=str(found.source),
         artifact=digest_of_all(given),
-        runs=run_digests(read_found(client, seen)),
+        runs=run_digests(read_found(registry.client, seen)) if registry.signs else {},
     )
-    return record(guard, order_of(found, binding, who, fate.why, facts, tags))
-
-
-def order_of(
-    found: ModelVersion, binding: Binding, who: str, why: str, facts: Mapping[str, Any], tags: Mapping[str, str]
-) -> Any:
-    """The order for a row about a version, without an alias. `binding`: its runs are those behind the version, which
-    may go from now on."""
-    from canary_mlflow.registry.guard.promotion import Order
-
-    return Order(
+    order = Order(
         kind=Kind.PRUNE,
-        model=str(found.name),
+        model=known.model,
         version=str(found.version),
         word=WORD,
-        binding=binding,
+        binding=binding,  # its runs are those behind the version, which may go from now on
         actor=who,
-        reason=why,
-        grants=False,
-        moves=False,
-        alias="",
+        reason=fate.why,
         facts=facts,
         tags=tags,
     )
+    return registry.record(order)

@@ -10,7 +10,6 @@ from canary_mlflow.errors import NoSuchRun, UsageError
 from canary_mlflow.ledger.rows import Kind, Row, holds
 from canary_mlflow.registry.acts.act import DONE
 from canary_mlflow.registry.guard.binding import is_same_run
-from canary_mlflow.registry.judging.records import session_of
 from canary_mlflow.registry.sessions.rows import (
     Named,
     Word,
@@ -20,8 +19,8 @@ from canary_mlflow.registry.sessions.rows import (
     moved_to,
     named_by,
     runs_of,
-    trusted,
 )
+from canary_mlflow.registry.versions import session_of
 from canary_mlflow.tracking.reading.facts import whole
 from canary_mlflow.tracking.stores.session import get_run
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run as MlflowRun
     from mlflow.entities.model_registry import ModelVersion
 
-    from canary_mlflow.registry.guard.store import GuardedStore
+    from canary_mlflow.registry.backends.registry import Registry
     from gates.model.records import Run
 
 AGAIN = "train it again in a new session"
@@ -46,26 +45,26 @@ class Read:
     champion: str | None = None
 
 
-def refuse_changed_evidence(
-    client: MlflowClient, guard: GuardedStore, found: ModelVersion, read: Read, rows: Sequence[Row]
-) -> bool:
+def refuse_changed_evidence(registry: Registry, found: ModelVersion, read: Read, rows: Sequence[Row]) -> bool:
     """Raise UsageError unless the version's session has exactly the runs that the ledger names for it, unchanged, and
-    all of them were read. `rows`: those about its model. Returns whether the session's end is recorded."""
+    all of them were read. `rows`: those about its model. Returns whether the session's end is recorded, or need not
+    be."""
     session_id, subject = session_of(found), f"version {found.version} of {found.name!r}"
-    if session_id is None:
+    if session_id is None or not registry.signs:
         return True
+    client = registry.client
     about = [
         row for row in rows if (row.version, row.version_created) == (int(found.version), found.creation_timestamp)
     ]
     refuse_other_session(subject, session_id, about)
-    life = trusted(guard, guard.session_rows(session_id))
-    kinds, keys = (Kind.VERDICT, Kind.BOOTSTRAP, *DONE), guard.keys()
+    life = registry.life(session_id, str(found.name)) or ()
+    kinds, keys = (Kind.VERDICT, Kind.BOOTSTRAP, *DONE), registry.keys()
     named = named_by(life, [row for row in about if row.kind in kinds and holds(row, keys)])
     there = {run.info.run_id: run for run in runs_of(client, session_id)}
     lost = {run_id: run for run_id in named.keys() - there.keys() if (run := find(client, run_id)) is not None}
     now = described(client, list({**there, **lost}.values()), beside_of(life), (*read.runs, *read.fresh))
     ended = any(row.word == Word.ENDED for row in life)
-    for fault in _faults(client, guard, session_id, named, {**there, **lost}, now, ended=ended):
+    for fault in _faults(registry, session_id, named, {**there, **lost}, now, ended=ended):
         raise UsageError(f"{subject}: {fault}")
     for fault in read_otherwise(session_id, {**now, **named}, beside_of(life), read):
         raise UsageError(f"{subject}: {fault}")
@@ -115,8 +114,7 @@ def refuse_other_session(subject: str, session_id: str, about: Iterable[Row]) ->
 
 
 def _faults(
-    client: MlflowClient,
-    guard: GuardedStore,
+    registry: Registry,
     session_id: str,
     named: Mapping[str, Named],
     found: Mapping[str, MlflowRun],
@@ -131,7 +129,7 @@ def _faults(
         subject = called_run(run_id, is_now)
         if is_now.deleted:
             yield f"{subject}: deleted before a row of the ledger named it; {restored(run_id)}"
-        if (row := elsewhere(guard, run_id, session_id)) is not None:
+        if (row := elsewhere(registry, run_id, session_id)) is not None:
             yield (
                 f"{subject}: it is in session {session_id}; row {row.seq} of the ledger has it in session {row.alias}; "
                 f"expected it there; {AGAIN}"

@@ -14,7 +14,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from canary_mlflow import tags
-from canary_mlflow.registry.sessions.new_version import drop_unsealed
 from canary_mlflow.tracking.reading.facts import whole
 from canary_mlflow.tracking.stores import owner
 from canary_mlflow.tracking.stores.owner import remove_left_behind
@@ -100,3 +99,10 @@ def _is_over(text: str, running: Sequence[Run]) -> bool:
     beats = [run.data.tags.get(tags.HEARTBEAT, "") for run in running if _lease_of(run) == text]
     heard = max((beat for beat in map(whole, beats) if beat is not None), default=None)
     return heard is not None and time.time() - heard > EXPIRED
+
+
+def drop_unsealed(client: MlflowClient, session_id: str) -> None:
+    """Delete the version that a session registered without reaching its seal: such a version is never judged."""
+    for found in client.search_model_versions(tags.where(tags.SESSION_ID, session_id)):
+        if tags.SEAL not in (found.tags or {}):
+            client.delete_model_version(found.name, found.version)

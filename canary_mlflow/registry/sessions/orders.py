@@ -7,19 +7,18 @@ about code, packages, data and configuration.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from canary_mlflow import tags
-from canary_mlflow.errors import CanaryError, UsageError
+from canary_mlflow.errors import UsageError
 from canary_mlflow.ledger.rows import Row
-from canary_mlflow.registry.guard_client import guard_of
-from canary_mlflow.registry.remote import ask, is_guarded_server
-from canary_mlflow.registry.sessions.rows import Word, append, beside_of, moved_to, named_by, trusted
-from canary_mlflow.registry.versions import find_version
-from canary_mlflow.tracking.reading.histories import read_version, session_runs
+from canary_mlflow.registry.backends import registry_of
+from canary_mlflow.registry.sessions.rows import Word, append, beside_of, moved_to, named_by
+from canary_mlflow.registry.versions import find_version, session_of
+from canary_mlflow.tracking.reading.histories import fresh_runs, read_version, session_runs
 from canary_mlflow.tracking.stores.session import get_run
 from gates.facts.differences import HARDWARE, recorded
 from gates.facts.exact import FACTS
@@ -27,23 +26,26 @@ from gates.model.records import Run, Version
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
 
-    from canary_mlflow.registry.guard.store import GuardedStore
+    from canary_mlflow.registry.backends.registry import Registry
 
 
 def order(client: MlflowClient, session_id: str, model: str, run_id: str) -> None:
     """Have the ledger say, before the run starts, that it is made of the champion's code. Does nothing without a
     ledger. Raises Refused where the registry does not let this person say so; UsageError for a run that has begun."""
-    if is_guarded_server(client):
-        ask(client, "POST", "sessions", {"model": model, "session": session_id, "word": Word.ORDERED, "run": run_id})
-    elif (guard := guard_of(client)) is not None:
-        record_order(client, guard, session_id, model, run_id)
+    registry = registry_of(client)
+    body = {"model": model, "session": session_id, "word": Word.ORDERED, "run": run_id}
+    here = partial(record_order, registry, session_id, model, run_id)
+    registry.do("sessions", body, here=here, there=lambda _: None)
 
 
-def record_order(client: MlflowClient, guard: GuardedStore, session_id: str, model: str, run_id: str) -> Row:
-    """Write the order into this guard's ledger: the run, and the champion whose code it repeats."""
-    run, rows = get_run(client, run_id), trusted(guard, guard.session_rows(session_id))
-    champion = guard.standing(model).version
+def record_order(registry: Registry, session_id: str, model: str, run_id: str) -> Row | None:
+    """Write the order into this registry's ledger: the run, and the champion whose code it repeats."""
+    if not registry.signs:
+        return None
+    run, rows = get_run(registry.client, run_id), registry.life(session_id, model) or ()
+    champion = registry.standing(model).version
     if champion is None:
         raise UsageError(f"model {model!r}: it has no champion whose code could be run; expected one")
     begun = run.data.metrics or run.info.status not in ("RUNNING", "SCHEDULED") or run_id in named_by(rows)
@@ -52,7 +54,7 @@ def record_order(client: MlflowClient, guard: GuardedStore, session_id: str, mod
             f"run {run_id}: found one that has begun, or is in another session; expected a new one of session "
             f"{session_id}; an order comes before its run"
         )
-    return append(guard, session_id, model, Word.ORDERED, {"ordered": {run_id: str(champion)}})
+    return append(registry, session_id, model, Word.ORDERED, {"ordered": {run_id: str(champion)}})
 
 
 def beside_in(client: MlflowClient, session_id: str | None, model: str) -> Mapping[str, str] | None:
@@ -60,24 +62,8 @@ def beside_in(client: MlflowClient, session_id: str | None, model: str) -> Mappi
     ledger. Nobody's runs if the ledger of a server is not for this reader."""
     if session_id is None:
         return {}
-    if (guard := guard_of(client)) is not None:
-        return beside_of(trusted(guard, guard.session_rows(session_id)))
-    if not is_guarded_server(client):
-        return None
-    try:
-        return beside_of(row for row in rows_there(client, model) if row.alias == session_id)
-    except CanaryError:
-        return {}
-
-
-def rows_there(client: MlflowClient, model: str) -> Iterable[Row]:
-    """A server's rows about a model, page by page. Raises Refused."""
-    after, more = 0, True
-    while more:
-        answer = ask(client, "GET", f"ledger?model={quote(model, safe='')}&after={after}") or {"rows": []}
-        rows = [Row(**plain) for plain in answer["rows"]]
-        yield from rows
-        after, more = rows[-1].seq if rows else 0, bool(answer.get("more"))
+    rows = registry_of(client).life(session_id, model)
+    return None if rows is None else beside_of(rows)
 
 
 def version_with(client: MlflowClient, model: str, number: str) -> Version:
@@ -117,3 +103,16 @@ def made_otherwise(run: Run, like: Sequence[Run]) -> str:
             if not set(values.get(key, ())) or not set(values[key]) <= set(known[group].get(key, ())):
                 return f"{group} ({key})"
     return ""
+
+
+def read_sides(
+    client: MlflowClient, model: str, champion: str | None, found: ModelVersion
+) -> tuple[Version | None, Version]:
+    """The champion, with its fresh runs made beside the candidate's, and the candidate."""
+    session = session_of(found)
+    beside = beside_in(client, session, model)
+    candidate = read_version(client, model, str(found.version), beside=beside)
+    if champion is None:
+        return None, candidate
+    fresh = fresh_runs(client, session, champion, beside) if session else ()
+    return replace(version_with(client, model, champion), fresh=fresh), candidate

@@ -1,24 +1,58 @@
-"""Registers a session of a user's own scripts as a model version, with its weights or as evidence only."""
+"""Makes a session a model version, with its weights or as evidence only: registered and sealed, or not there at all."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from canary_mlflow import tags
 from canary_mlflow.errors import UsageError
-from canary_mlflow.registry.evidence import refuse_profile
-from canary_mlflow.registry.guard_client import guard_of
-from canary_mlflow.registry.sessions.new_version import register_version
+from canary_mlflow.registry.backends import registry_of
+from canary_mlflow.registry.guard.seal import seal_version
+from canary_mlflow.registry.sessions.leftovers import drop_unsealed
 from canary_mlflow.registry.sessions.own import broken_off, check_name
+from canary_mlflow.registry.sessions.rows import record_runs
 from canary_mlflow.registry.sessions.weights_check import check_weights, evaluate
-from canary_mlflow.registry.versions import Weights
+from canary_mlflow.registry.versions import Weights, ensure_model
+from canary_mlflow.resolve import refuse_profile
 from canary_mlflow.tracking.delivery.uploading import upload
 from canary_mlflow.tracking.stores.session import active_run, child_runs
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
+
+
+def register_version(
+    client: MlflowClient,
+    model_name: str,
+    session_id: str,
+    source_run_id: str,
+    *,
+    weights: Weights = Weights.FILES,
+    evaluation: Mapping[str, Any] | None = None,
+) -> str:
+    """Register `model/` of one run of a session (or of the session itself), with the session as its evidence, and seal
+    it; returns the version's number. `evaluation`: what the run found when it evaluated its saved weights again.
+
+    The model is created if it is missing. Sessions that end at the same moment get different numbers.
+    """
+    record_runs(client, session_id, model_name)
+    source = f"{client.get_run(source_run_id).info.artifact_uri}/model"
+    with registry_of(client).registering():
+        ensure_model(client, model_name)
+        known = {tags.SESSION_ID: session_id}
+        version = client.create_model_version(model_name, source, run_id=source_run_id, tags=known)
+    number = str(version.version)
+    try:
+        seal_version(client, model_name, number, weights=weights, evaluation=evaluation)
+    except BaseException:  # a signal too
+        with suppress(Exception):
+            drop_unsealed(client, session_id)
+        raise
+    return number
 
 
 def register_session(client: MlflowClient, session_id: str, model: str | None, weights: Path | None) -> tuple[str, str]:
@@ -39,7 +73,7 @@ def register_session(client: MlflowClient, session_id: str, model: str | None, w
     evaluation = None
     if weights is not None:
         check_weights(weights, session_id)
-        evaluation, _ = evaluate(client, guard_of(client), session_id, weights)
+        evaluation, _ = evaluate(registry_of(client), session_id, weights)
         upload(client, session_id, weights, "model")
     # The session is the source run, as it is not known from which of its runs the weights come.
     kept = Weights.NONE if weights is None else Weights.FILES

@@ -11,14 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow import tags
 from canary_mlflow.errors import CanaryError, StoreError, UsageError, one_line
-from canary_mlflow.ledger.canonical import digest
-from canary_mlflow.ledger.rows import Kind, Record, Row, faults
+from canary_mlflow.ledger.rows import Kind, Record, Row, digest
 from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.acts.act import DONE
+from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.guard.binding import (
     digest_of_all,
     file_digests,
@@ -28,8 +29,6 @@ from canary_mlflow.registry.guard.binding import (
     run_digests,
 )
 from canary_mlflow.registry.guard.trained import recorded
-from canary_mlflow.registry.guard_client import guard_of
-from canary_mlflow.registry.remote import ask, is_guarded_server
 from canary_mlflow.tracking.reading.histories import read_found, trainings
 from canary_mlflow.tracking.stores.session import children_of, get_run
 from gates.facts.differences import recipe
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run as MlflowRun
 
-    from canary_mlflow.registry.guard.store import GuardedStore
+    from canary_mlflow.registry.backends.registry import Registry
     from gates.model.records import Run
 
 
@@ -96,24 +95,26 @@ def _quietly(client: MlflowClient, session_id: str, model: str, word: Word) -> N
 
 def write(client: MlflowClient, session_id: str, model: str, word: Word) -> None:
     """Write the row, unless the ledger already has all of it. Raises UsageError, StoreError, Refused."""
-    if is_guarded_server(client):
-        ask(client, "POST", "sessions", {"model": model, "session": session_id, "word": str(word)})
-    elif (guard := guard_of(client)) is not None:
-        record(client, guard, session_id, model, word)
+    registry = registry_of(client)
+    body = {"model": model, "session": session_id, "word": str(word)}
+    registry.do("sessions", body, here=partial(record, registry, session_id, model, word), there=lambda _: None)
 
 
-def record(client: MlflowClient, guard: GuardedStore, session_id: str, model: str, word: Word) -> Row | None:
-    """Write the row into this guard's ledger and return it; None if nothing is new."""
-    parent, rows = get_run(client, session_id), trusted(guard, guard.session_rows(session_id))
+def record(registry: Registry, session_id: str, model: str, word: Word) -> Row | None:
+    """Write the row into this registry's ledger and return it; None if nothing is new, or nothing is signed there."""
+    if not registry.signs:
+        return None
+    client = registry.client
+    parent, rows = get_run(client, session_id), registry.life(session_id, model) or ()
     if word is Word.BEGUN:
         if rows:
             raise UsageError(f"session {session_id}: row {rows[0].seq} of the ledger knows it; expected a new one")
         seeds = parent.data.tags.get(tags.SEEDS, "").split()
         facts: dict[str, Any] = {"seeds": seeds, "commit": parent.data.tags.get(tags.GIT_COMMIT, "")}
-        return append(guard, session_id, model, word, facts)
+        return append(registry, session_id, model, word, facts)
     over, before = any(row.word == Word.ENDED for row in rows), named_by(rows)
     found = [run for run in runs_of(client, session_id) if run.info.status not in ("RUNNING", "SCHEDULED")]
-    found = [run for run in found if not elsewhere(guard, run.info.run_id, session_id)]
+    found = [run for run in found if not elsewhere(registry, run.info.run_id, session_id)]
     now = described(client, found, beside_of(rows))
     new = {run_id: one for run_id, one in now.items() if is_new(one, before.get(run_id))}
     if over and not new:
@@ -121,24 +122,25 @@ def record(client: MlflowClient, guard: GuardedStore, session_id: str, model: st
     made = [run for run in found if now[run.info.run_id].role == "run"]
     unnamed = [run for run in made if run.info.run_id in new and run.info.run_id not in before]
     if over and unnamed:
-        refuse_champion(client, guard, session_id, unnamed[0])
+        refuse_champion(registry, session_id, unnamed[0])
     facts = {"runs": {run_id: _plain(one) for run_id, one in new.items()}}
     facts |= {"code": digest(recipe(read_found(client, made))), "commit": _commit(made)}
     places = places_of(unnamed)
     facts |= {"weights": dict(weights_of(unnamed)), "places": places, "there": dict(files_in(client, places))}
     facts |= {"trained": {run.info.run_id: one for run in unnamed for one, _ in recorded(run)}}
-    return append(guard, session_id, model, Word.ADDED if over else Word.ENDED, facts)
+    return append(registry, session_id, model, Word.ADDED if over else Word.ENDED, facts)
 
 
-def refuse_champion(client: MlflowClient, guard: GuardedStore, session_id: str, run: MlflowRun) -> None:
+def refuse_champion(registry: Registry, session_id: str, run: MlflowRun) -> None:
     """Raise UsageError if a version became champion by this session: its runs are what the next version is compared
     with, and whoever added runs later could choose that baseline."""
     evidence = (tags.where(tags.SESSION_ID, session_id), f"run_id = {tags.quoted(session_id)}")
-    versions = {(one.name, one.version): one for text in evidence for one in client.search_model_versions(text)}
+    searched = (registry.client.search_model_versions(text) for text in evidence)
+    versions = {(one.name, one.version): one for found in searched for one in found}
     for found in versions.values():
         about = int(found.version), int(found.creation_timestamp)
-        for alias in sorted({one.alias for one in guard.guarded_aliases}):
-            moves = (row for row in guard.moves(found.name, alias) if (row.version, row.version_created) == about)
+        for alias in sorted({one.alias for one in registry.guarded_aliases}):
+            moves = (row for row in registry.moves(found.name, alias) if (row.version, row.version_created) == about)
             if (row := next(moves, None)) is not None:
                 raise UsageError(
                     f"session {session_id}: version {found.version} of {found.name!r} became {alias} by it in row "
@@ -147,22 +149,10 @@ def refuse_champion(client: MlflowClient, guard: GuardedStore, session_id: str, 
                 )
 
 
-def append(guard: GuardedStore, session_id: str, model: str, word: Word, facts: Mapping[str, Any]) -> Row:
+def append(registry: Registry, session_id: str, model: str, word: Word, facts: Mapping[str, Any]) -> Row | None:
     """Write a row about a session."""
-    return guard.append(
-        Record(
-            kind=Kind.SESSION,
-            workspace=guard._get_active_workspace(),
-            model=model,
-            version=0,
-            version_created=0,
-            alias=session_id,
-            word=word,
-            grants=False,
-            moves=False,
-            facts={**facts, "session": session_id, "actor": current_actor()},
-        )
-    )
+    said = {**facts, "session": session_id, "actor": current_actor()}
+    return registry.append(Record(kind=Kind.SESSION, model=model, alias=session_id, word=word, facts=said))
 
 
 def runs_of(client: MlflowClient, session_id: str) -> list[MlflowRun]:
@@ -238,22 +228,10 @@ def named_by(rows: Iterable[Row], about: Iterable[Row] = ()) -> dict[str, Named]
     return found
 
 
-def trusted(guard: GuardedStore, rows: Sequence[Row]) -> Sequence[Row]:
-    """The rows. Raises UsageError for one that no trusted key signed."""
-    if rows:
-        keys = guard.keys()
-        for row in rows:
-            for what in faults(row, None, keys):
-                raise UsageError(
-                    f"session {row.alias}: row {row.seq} of the ledger: {what}; expected a row that holds; see: canary "
-                    "audit verify"
-                )
-    return rows
-
-
-def elsewhere(guard: GuardedStore, run_id: str, session_id: str) -> Row | None:
+def elsewhere(registry: Registry, run_id: str, session_id: str) -> Row | None:
     """The row by which the run belongs to another session; None if there is none."""
-    rows = (row for row in guard.sessions_naming(run_id) if row.alias != session_id)
+    naming = registry.rows(kind=Kind.SESSION, naming=run_id, everywhere=True)
+    rows = (row for row in naming if row.alias != session_id)
     return next((row for row in rows if run_id in (row.facts.get("runs") or {})), None)
 
 

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from canary_mlflow.ledger.canonical import digest
-from canary_mlflow.ledger.rows import Kind, Row
+from canary_mlflow.ledger.rows import Kind, Row, digest
 from canary_mlflow.registry.sessions.rows import Word
 from gates.facts.differences import UNKNOWN, recipe
 from gates.model.policy import Policy
@@ -22,8 +21,8 @@ from gates.model.verdict import Verdict
 from gates.model.wording import counted, listed
 
 if TYPE_CHECKING:
-    from canary_mlflow.registry.guard.promotion import Standing
-    from canary_mlflow.registry.guard.store import GuardedStore
+    from canary_mlflow.registry.backends.registry import Registry
+    from canary_mlflow.registry.guard.order import Standing
 
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 SHOWN = 5  # earlier tries that a note lists
@@ -70,18 +69,18 @@ class Tries:
 
 
 def count(
-    guard: GuardedStore, rows: Sequence[Row], session_id: str | None, candidate: Version, champion: Standing
+    registry: Registry, rows: Sequence[Row], session_id: str | None, candidate: Version, champion: Standing
 ) -> Tries:
     """The tries of this code since the champion became champion. `rows`: those about the model."""
     since = champion.row or 0  # a champion from before the ledger: count all rows
-    after = guard.sessions_after(since)
+    after = registry.rows(kind=Kind.SESSION, after=since)
     ended = [row for row in after if row.word == Word.ENDED]
     begun = unended(after, session_id, candidate.model)
     if champion.version is None:
         return Tries(open=begun)
     mine = next((row for row in ended if row.alias == session_id), None)
     if mine is None:
-        mine = next((row for row in guard.session_rows(session_id or "") if row.word == Word.ENDED), None)
+        mine = next((row for row in registry.session_rows(session_id or "") if row.word == Word.ENDED), None)
     commit = next((run.environment.get("git_commit") for run in candidate.runs), UNKNOWN)
     facts = mine.facts if mine else {"code": digest(recipe(candidate.runs)), "commit": commit}
     same = [

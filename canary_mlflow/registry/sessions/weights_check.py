@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
-    from canary_mlflow.registry.guard.store import GuardedStore
+    from canary_mlflow.registry.backends.registry import Registry
 
 
 def check_weights(folder: Path, session_id: str) -> None:
@@ -39,16 +39,14 @@ def check_weights(folder: Path, session_id: str) -> None:
         raise UsageError(f"weights {folder.absolute()}: found {found}; {wanted}; {kept}")
 
 
-def evaluate(
-    client: MlflowClient, guard: GuardedStore | None, session_id: str, folder: Path
-) -> tuple[Mapping[str, Any] | None, str]:
+def evaluate(registry: Registry, session_id: str, folder: Path) -> tuple[Mapping[str, Any] | None, str]:
     """Compare a folder with what the runs of its session ended with: (by how much its model's answer differs, "") if
     it could be asked, else (None, why not). Raises UsageError for another's weights, and for those that cannot be
     loaded."""
-    records = trained_in(client, guard, session_id, session_id)
+    records = trained_in(registry, session_id, session_id)
     compared = compare(folder, records)
     told = {compared.run: records[compared.run]} if compared.run else records
-    said = {"fault": compared.fault} if compared.fault else asked(folder, told, tokens_of(client, session_id))
+    said = {"fault": compared.fault} if compared.fault else asked(folder, told, tokens_of(registry.client, session_id))
     if fault := said.get("fault"):
         fault += f"; {compared.unknown}" if compared.unknown else ""
         raise UsageError(
@@ -64,13 +62,13 @@ def evaluate(
     }, ""  # fmt: skip
 
 
-def checked_now(client: MlflowClient, guard: GuardedStore | None, found: ModelVersion) -> str:
+def checked_now(registry: Registry, found: ModelVersion) -> str:
     """Compare the folder of a version that was registered where this could not be done; why it cannot be here either,
     or ''. Raises UsageError as `evaluate` does."""
-    session_id = str(found.run_id)
+    session_id, client = str(found.run_id), registry.client
     address = client.get_model_version_download_uri(found.name, found.version)
     with files_at(address, store=client.tracking_uri) as place:
-        evaluation, why = evaluate(client, guard, session_id, place)
+        evaluation, why = evaluate(registry, session_id, place)
     return "" if evaluation else why
 
 
