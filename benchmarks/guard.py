@@ -60,9 +60,10 @@ class Bench:
     def order(self, version: str, *, moves: bool) -> Order:
         """A PASS against the current champion."""
         found = self.client.get_model_version(MODEL, version)
+        binding = bind(registry_of(self.client), found, ())
         return Order(
-            kind=Kind.VERDICT, model=MODEL, version=version, word="PASS", binding=bind(self.client, found, ()),
-            actor="bench", reason="a benchmark", grants=True, moves=moves,
+            kind=Kind.VERDICT, model=MODEL, version=version, word="PASS", binding=binding, actor="bench",
+            reason="a benchmark", grants=True, moves=moves, alias="champion",
             judged_against=self.guard.standing(MODEL), tags={"canary.verdict": "PASS"},
         )  # fmt: skip
 

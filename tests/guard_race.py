@@ -43,10 +43,10 @@ MODEL = "raced"
 
 def order(client: MlflowClient, version: str, against: Standing, *, moves: bool) -> Order:
     """A PASS for a version, as the gate gives it."""
-    binding = bind(client, client.get_model_version(MODEL, version), ())
+    binding = bind(registry_of(client), client.get_model_version(MODEL, version), ())
     return Order(
         kind=Kind.VERDICT, model=MODEL, version=version, word="PASS", binding=binding, actor="racer", reason="a race",
-        grants=True, moves=moves, judged_against=against, tags={"canary.verdict": "PASS"},
+        grants=True, moves=moves, alias="champion", judged_against=against, tags={"canary.verdict": "PASS"},
     )  # fmt: skip
 
 

@@ -105,7 +105,9 @@ def adopt(model: str, reason: str, alias: str, as_json: bool, tracking_uri: str 
 
 def done(what: Act | Request, as_json: bool, where: str = ", in the ledger") -> None:
     """Print what was done; or what was asked for, and then exit with the code for INCONCLUSIVE."""
-    from canary_mlflow.registry.acts.act import WAITS, Request
+    from canary_mlflow.registry.acts.act import Request
+    from canary_mlflow.reports import decision
+    from gates.model.verdict import Outcome
 
     if not isinstance(what, Request):
         show(what, as_json, where)
@@ -117,7 +119,9 @@ def done(what: Act | Request, as_json: bool, where: str = ", in the ledger") -> 
         "ledger). Nothing has moved: the policy asks for two people. Somebody else now runs the same command.",
         err=as_json,
     )
-    click.get_current_context().exit(WAITS)
+    click.get_current_context().exit(
+        decision.EXIT_CODES[Outcome.INCONCLUSIVE]
+    )  # nothing has moved, but nothing is wrong
 
 
 @click.command("accept-facts", epilog=EXIT_CODES)

@@ -171,7 +171,11 @@ def faults(row: Row, previous: str | None, keys: PublicKeys) -> Iterator[str]:
     if problem := keys.refusal(row.key_id, *signature) or keys.out_of_time(row.key_id, row.seq):
         yield problem
     columns = {name: getattr(row, name) for name in COLUMNS}
-    if whole and previous is not None and row.body.startswith(beginning({**columns, **place_of(row, previous)})):
+    if (
+        whole
+        and previous is not None
+        and row.body.startswith(beginning({**columns, "previous": previous, "key": row.key_id}))
+    ):
         return  # true for most rows, whose text need not be parsed
     facts = facts_of(row)
     if facts is None:
@@ -220,11 +224,6 @@ def refuse_broken(row: Row, keys: PublicKeys, what: str) -> None:
         raise UsageError(
             f"{what} row {row.seq} of the ledger: {fault}; expected a row that holds; see: canary audit verify"
         )
-
-
-def place_of(row: Row, previous: str) -> dict[str, Any]:
-    """What a row's text says about its place, in addition to the columns."""
-    return {"previous": previous, "key": row.key_id}
 
 
 def beginning(columns: Mapping[str, Any]) -> str:

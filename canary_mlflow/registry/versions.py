@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchModel, NoSuchVersion
 from canary_mlflow.ledger.rows import Kind, Row
+from gates.model.wording import listed
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -91,7 +92,7 @@ def find_version(client: MlflowClient, model: str, version: str) -> ModelVersion
         numbers = sorted(
             (int(found.version) for found in client.search_model_versions(f"name={tags.quoted(model)}")), reverse=True
         )
-        there = shortened([str(number) for number in numbers]) or "none yet"
+        there = listed([str(number) for number in numbers], SHOWN) or "none yet"
         raise NoSuchVersion(f"version {version!r} of {model!r}: not in the registry; versions: {there}") from error
 
 
@@ -100,20 +101,14 @@ def no_such_model(client: MlflowClient, model: str) -> str:
     names = [found.name for found in client.search_registered_models(max_results=1000)]
     near = difflib.get_close_matches(model, names, n=3)
     rest = [name for name in names if name not in near]
-    there = shortened(near + rest) or "none yet: `canary run` or `canary register` makes the first"
+    there = listed(near + rest, SHOWN) or "none yet: `canary run` or `canary register` makes the first"
     return f"model {model!r}: not in the registry; models: {there}"
-
-
-def shortened(names: list[str]) -> str:
-    """The first names, and how many more there are."""
-    more = len(names) - SHOWN
-    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def no_such_alias(client: MlflowClient, model: str, alias: str) -> str:
     """One line that lists the existing aliases."""
     aliases = sorted(client.get_registered_model(model).aliases)
-    return f"alias {alias!r} of {model!r}: names no version; aliases: {shortened(aliases) or 'none yet'}"
+    return f"alias {alias!r} of {model!r}: names no version; aliases: {listed(aliases, SHOWN) or 'none yet'}"
 
 
 def session_of(version: ModelVersion) -> str | None:

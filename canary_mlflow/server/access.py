@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
 
 from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchModel, NoSuchRun, NoSuchVersion, UsageError
@@ -26,26 +27,32 @@ from canary_mlflow.server.routes import (
 )
 from canary_mlflow.tracking.stores.session import get_run
 
+Asked = TypeVar("Asked")
 LOOKS_UP = tuple(f"/{api}/2.0/mlflow/registered-models/get" for api in ("api", "ajax-api"))
 
 
 def add_validators(auth: Any) -> None:
     """Register the routes with MLflow's authentication, which refuses unknown ones to everybody."""
+    from flask import request
+
+    def posted(shape: Shape, may: Callable[[Any, Mapping[str, Any]], bool]) -> Callable[[], bool]:
+        return after(lambda: parse(request.get_data(), shape), partial(may, auth))
+
     found: dict[tuple[str, str], Callable[[], bool]] = {
         ("health", "GET"): lambda: True,
         ("openapi.json", "GET"): lambda: True,
         ("head", "GET"): lambda: True,  # a digest, from which no row can be read
-        ("ledger", "GET"): lambda: may_read(auth),
-        ("seals", "POST"): lambda: may_speak(auth, SEAL),
-        ("sessions", "POST"): lambda: may_tell(auth),
-        ("verdicts", "POST"): lambda: may_speak(auth, VERDICT),
-        ("policies", "GET"): lambda: may_read_policy(auth),
+        ("ledger", "GET"): after(lambda: query(request.args).model, partial(may_read, auth)),
+        ("seals", "POST"): posted(SEAL, may_speak),
+        ("sessions", "POST"): posted(SESSION, may_tell),
+        ("verdicts", "POST"): posted(VERDICT, may_speak),
+        ("policies", "GET"): after(lambda: only_model(request.args), partial(may_read, auth)),
         ("policies", "POST"): lambda: False,
-        ("overrides", "POST"): lambda: may_manage(auth, OVERRIDE),
-        ("blessings", "POST"): lambda: may_manage(auth, BLESSING),
-        ("rollbacks", "POST"): lambda: may_manage(auth, ROLLBACK),
-        ("acceptances", "POST"): lambda: may_manage(auth, ACCEPTANCE),
-        ("prunings", "POST"): lambda: may_prune(auth),
+        ("overrides", "POST"): posted(OVERRIDE, may_manage),
+        ("blessings", "POST"): posted(BLESSING, may_manage),
+        ("rollbacks", "POST"): posted(ROLLBACK, may_manage),
+        ("acceptances", "POST"): posted(ACCEPTANCE, may_manage),
+        ("prunings", "POST"): posted(PRUNING, may_prune),
         ("adoptions", "POST"): lambda: False,
     }
     for (name, method), validator in found.items():
@@ -102,27 +109,28 @@ def readers(auth: Any) -> Readers:
     return Readers(model=may_read_model, experiment=may_read_experiment)
 
 
-def may_read(auth: Any) -> bool:
-    """Whether the user may read the rows: those about a readable model; the whole ledger is for administrators."""
-    from flask import request
+def after(read: Callable[[], Asked], may: Callable[[Asked], bool]) -> Callable[[], bool]:
+    """A validator of what a request asks. One that will be refused with a message has nothing to protect."""
 
-    try:
-        model = query(request.args).model
-    except UsageError:
-        return True  # nothing to protect: the request will be refused with a message
+    def validator() -> bool:
+        try:
+            asked = read()
+        except UsageError:
+            return True
+        return may(asked)
+
+    return validator
+
+
+def may_read(auth: Any, model: str | None) -> bool:
+    """Whether the user may read the rows, or the policy: those of a readable model; all are for administrators."""
     return model is not None and bool(auth._get_registered_model_permission(model).can_read)
 
 
-def may_tell(auth: Any) -> bool:
+def may_tell(auth: Any, asked: Mapping[str, Any]) -> bool:
     """Whether the user may write rows about a session: one who may change its runs, and its model if that exists. What
     the champion is compared by, a run of its code, orders one who has MANAGE on the model."""
-    from flask import request
-
-    try:
-        asked = parse(request.get_data(), SESSION)
-    except UsageError:
-        return True
-    if asked["word"] == "ordered" and not auth._get_registered_model_permission(asked["model"]).can_manage:
+    if asked["word"] == "ordered" and not may_manage(auth, asked):
         return False
     # Whoever trains the first version creates the model.
     if not (is_missing(asked["model"]) or auth._get_registered_model_permission(asked["model"]).can_update):
@@ -130,27 +138,10 @@ def may_tell(auth: Any) -> bool:
     return may_change(auth, asked["session"])
 
 
-def may_read_policy(auth: Any) -> bool:
-    """Whether the user may read the policy: that of a readable model; the list of all is for administrators."""
-    from flask import request
-
-    try:
-        model = only_model(request.args)
-    except UsageError:
-        return True
-    return model is not None and bool(auth._get_registered_model_permission(model).can_read)
-
-
-def may_speak(auth: Any, shape: Shape) -> bool:
+def may_speak(auth: Any, asked: Mapping[str, Any]) -> bool:
     """Whether the user may ask for a verdict, or the seal that it needs: one who may change the model, which may get a
     champion by it, and the runs of the version's session: the verdict is written there, and both decide what may join
     it later."""
-    from flask import request
-
-    try:
-        asked = parse(request.get_data(), shape)
-    except UsageError:
-        return True
     if not auth._get_registered_model_permission(asked["model"]).can_update:
         return False
     try:
@@ -171,32 +162,18 @@ def may_change(auth: Any, run_id: str) -> bool:
     return bool(auth._get_experiment_permission(number, g.mlflow_authenticated_user).can_update)
 
 
-def may_manage(auth: Any, shape: Shape) -> bool:
+def may_manage(auth: Any, asked: Mapping[str, Any]) -> bool:
     """Whether the user may act by hand: one who has MANAGE on the model."""
-    model = model_in_body(shape)
-    return model is None or bool(auth._get_registered_model_permission(model).can_manage)
+    return bool(auth._get_registered_model_permission(asked["model"]).can_manage)
 
 
-def may_prune(auth: Any) -> bool:
+def may_prune(auth: Any, asked: Mapping[str, Any]) -> bool:
     """Whether the user may give up files: one who has MANAGE on the model and may delete in the experiments of its
     sessions. MANAGE alone is too little: whoever may read those can register their files as a new model."""
     from flask import g
 
-    model = model_in_body(PRUNING)
-    if model is None:
-        return True
-    if not auth._get_registered_model_permission(model).can_manage:
+    if not may_manage(auth, asked):
         return False
-    sessions = {session_of(one) for one in every_version(client(), f"name={tags.quoted(model)}")}
+    sessions = {session_of(one) for one in every_version(client(), f"name={tags.quoted(asked['model'])}")}
     user = g.mlflow_authenticated_user
     return all(auth._get_experiment_permission(one, user).can_delete for one in experiments_of(client(), sessions))
-
-
-def model_in_body(shape: Shape) -> str | None:
-    """The model that a request is about; None if the request will be refused with a message."""
-    from flask import request
-
-    try:
-        return str(parse(request.get_data(), shape)["model"])
-    except UsageError:
-        return None

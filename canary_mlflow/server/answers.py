@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable
 from functools import wraps
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import (
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 STATUS = ((NoSuchModel, 404), (NoSuchVersion, 404), (NoSuchRun, 404), (UsageError, 400), (Refused, 403),
           (BaselineMoved, 409))  # fmt: skip
-UNAVAILABLE = 503
 DATABASE = re.compile(r"\b(?:canary[+:])?(?:sqlite|postgresql)(?:\+\w+)?:///?[^\s'\";]+")
 
 log = logging.getLogger(__name__)
@@ -47,14 +47,17 @@ def answered(view: Callable[[], Any]) -> Callable[[], Response]:
         try:
             return jsonify(view())
         except CanaryError as error:
-            code = next((code for kind, code in STATUS if isinstance(error, kind)), UNAVAILABLE)
+            code = next((code for kind, code in STATUS if isinstance(error, kind)), int(HTTPStatus.SERVICE_UNAVAILABLE))
             said = str(error)
         except MlflowException as error:
             code = int(error.get_http_status_code())
             said = str(error.message)
             if code >= 500:
                 log.error("canary: %s", one_line(error))
-                code, said = UNAVAILABLE, "the registry's database did not answer; expected it to; try again"
+                code, said = (
+                    int(HTTPStatus.SERVICE_UNAVAILABLE),
+                    "the registry's database did not answer; expected it to; try again",
+                )
         response = jsonify({"error": NAMES.get(code, "UNAVAILABLE"), "message": visible(public(said))})
         response.status_code = code
         return response

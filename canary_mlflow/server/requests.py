@@ -11,6 +11,7 @@ from typing import Any
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.documents import parse_json
 from canary_mlflow.files.source import TooMuch
+from canary_mlflow.registry.actors import REASON_LIMIT
 
 BODY_BYTES = 65_536  # a policy has 7,000
 MOST_VERSIONS = 2**31 - 1  # the column is an Integer
@@ -28,7 +29,7 @@ EVALUATION = {
     "recorded": NUMBERS,
     "repeated": NUMBERS,
     "different": {"type": "array", "items": {"type": "string", "pattern": NAME}},
-    "failure": line(500),
+    "failure": line(REASON_LIMIT),
     "tolerance": {"type": "number"},
     "artifact": line(100),
 }
@@ -41,7 +42,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "pattern": line(256),
     "policy": line(100),
     "content": {"type": "object"},
-    "reason": line(500),
+    "reason": line(REASON_LIMIT),
     "alias": line(255),
     "weights": {"type": "string", "enum": ["files", "none"]},
     "evaluation": {"type": "object", "properties": EVALUATION, "additionalProperties": False},

@@ -356,7 +356,7 @@ def test_a_row_says_what_it_was_about(guarded: Any, policy: Policy, guard: Any) 
     runs = [run for number in (second, "1") for run in read_version(guarded.client, guarded.model, number).runs]
     assert (facts["actor"], facts["baseline_version"], facts["word"]) == ("ann", 1, "PASS")
     assert (row.version_created, facts["source"]) == (found.creation_timestamp, found.source)
-    bound = bind(guarded.client, found, runs).to_facts()
+    bound = bind(guard, found, runs).to_facts()
     seal = next(row for row in guard.rows(guarded.model) if row.kind == Kind.SEAL and row.version == int(second))
     keys = ("artifact", "runs", "source", "seal_row")
     assert {key: facts[key] for key in keys} == {**bound, "seal_row": seal.seq}

@@ -89,9 +89,6 @@ def as_markdown(act: Act) -> str:
 JUDGED = (Kind.VERDICT, Kind.BOOTSTRAP)
 
 
-WAITS = 3  # exit code: nothing has moved, but nothing is wrong
-
-
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """An override that somebody has asked for. `row`: its number in the ledger."""

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from canary_mlflow.ledger.keys import PublicKeys
+from canary_mlflow.registry.versions import CHAMPION
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from canary_mlflow.registry.policies.in_force import InForce
 
 Done = TypeVar("Done")
-CHAMPION = "champion"
 
 
 class Registry(Protocol):

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import BaselineMoved
-from canary_mlflow.registry.backends.registry import CHAMPION, Registry
+from canary_mlflow.registry.backends.registry import Registry
 from canary_mlflow.registry.guard.order import Standing
 from canary_mlflow.registry.pruning.pruned import in_tags
-from canary_mlflow.registry.versions import Weights, holder_of
+from canary_mlflow.registry.versions import CHAMPION, Weights, holder_of
 from canary_mlflow.tags import SEAL, WEIGHTS, WEIGHTS_CHECKED
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ CHUNK = 1 << 24  # bytes of a tensor read at once
 HEADER_LIMIT = 1_000_000  # bytes; 130 a tensor: shards of the largest models have up to 300 kB
 HEADER_SETTING = "CANARY_HEADER_LIMIT"  # for larger ones: an adapter of every expert, saved in one file, has 5 MB
 FORMAT_LIMIT = 100_000_000  # bytes of a header; the format's own
-INDEX_LIMIT = 32_000_000  # bytes; that of a model of a trillion parameters has half of it
 MOST_TENSORS = 500_000  # in all files of a version: each costs 13 µs, however small it is
+INDEX_LIMIT = 64 * MOST_TENSORS  # bytes; that of a model of a trillion parameters has half of it
 MOST_SIDES = 64  # of a tensor, as in torch; a product of 500,000 sides takes 9 s
 INDEX = ".safetensors.index.json"
 # Type → its width in bytes.

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 
-DESCRIPTION_LIMIT = 5000  # characters; the database column of a version's description
-NOTE_LIMIT = 5000  # a run's tag may have 8000; the same text is used in both places
+DESCRIPTION_LIMIT = 5000  # characters; the column of a version's description, and fewer than the 8000 of a run's tag
 SEPARATOR = " · "
 SUMMARY = "session/"
 
@@ -59,7 +58,7 @@ def tag_session(client: MlflowClient, decision: Decision, report: str) -> None:
     """Write note, tags, name and metrics of the parent run."""
     assert decision.session_id is not None
     found = {
-        tags.DESCRIPTION: markdown.fit(report, NOTE_LIMIT, "report.md, among this run's artifacts"),
+        tags.DESCRIPTION: markdown.fit(report, DESCRIPTION_LIMIT, "report.md, among this run's artifacts"),
         tags.MODEL_NAME: decision.model,
         tags.VERDICT: decision.word,
         tags.VERDICT_REASON: decision.verdict.reason[:REASON_LIMIT],
