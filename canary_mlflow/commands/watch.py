@@ -15,7 +15,6 @@ from canary_mlflow.commands.shared import open_store, store_option
 from canary_mlflow.edge import OUTSIDE, reader_left
 from canary_mlflow.errors import StoreError
 from canary_mlflow.shown import echo, say
-from canary_mlflow.tracking.describing.failures import UNSTABLE
 from canary_mlflow.tracking.stores.places import without_password
 
 if TYPE_CHECKING:
@@ -69,6 +68,8 @@ def say_when_nobody_answers() -> None:
 
 def exit_code(sight: Sight) -> int:
     """The exit code for a run that has ended."""
+    from canary_mlflow.tracking.describing.failures import UNSTABLE
+
     run = sight.run
     if run.level in LOST or run.tags.get(tags.FAILURE, "") in UNSTABLE:
         return 1

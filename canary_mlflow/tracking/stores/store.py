@@ -20,7 +20,6 @@ from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.ledger.migrations import watch
 from canary_mlflow.ledger.uris import SCHEMES, guarded_uri
 from canary_mlflow.tracking.stores.places import sqlite_file, without_password
-from canary_mlflow.tracking.stores.read_only import read_only_uri
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -67,6 +66,8 @@ def reading_store(uri: str | None) -> MlflowClient:
     """A client for reading. With SQLite it makes and locks nothing, and opens a file that cannot be written read-only.
     Raises StoreError if there is no store yet."""
     from mlflow import MlflowClient
+
+    from canary_mlflow.tracking.stores.read_only import read_only_uri
 
     found = resolve(uri)
     file = sqlite_file(found)
