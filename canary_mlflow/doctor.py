@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from canary_mlflow import tags
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.findings import Finding, Level
-from canary_mlflow.installation import packages, pins, plugin, python
+from canary_mlflow.installation import SHOWN, packages, pins, plugin, python
 from canary_mlflow.tracking.stores.places import without_password
 from gates.model.wording import counted, listed
 
@@ -31,7 +31,6 @@ WARN_FREE, FAIL_FREE = 5.0, 0.5  # GiB: about a hundred tiny sessions; less than
 FAIL_FEW, WARN_FEW = 10 / 1024, 100 / 1024  # GiB, for disks with only keys and temporary files
 OLD_RUNS = "make room, or delete old runs: mlflow gc"
 STALE_HOURS = 6.0  # longer than any run of a shipped tier
-SHOWN = 5
 TRY_SECONDS = 120  # for the GPU; torch alone takes ten on a busy machine
 FIX = "canary doctor --fix ends and removes them, as the next session does"
 

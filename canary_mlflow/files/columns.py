@@ -27,7 +27,7 @@ from canary_mlflow.files.names import (
 from canary_mlflow.files.numbers import number_or_none
 from gates.watch.stages import is_stage
 
-_FEW = 5  # rows; a training of fewer has hardly begun, or is a summary behind the one before
+FEW = 5  # rows; a training of fewer has hardly begun, or is a summary behind the one before, or a report
 _LAST_STEP = 2**53  # beyond it a float, which CSV gives, is no exact step
 _NUMBERS = {float, int}
 
@@ -136,7 +136,7 @@ class Columns:
 
     def settle(self) -> None:
         """All rows are there: go back to the training before where the last one has hardly begun."""
-        if self._former is not None and self.rows < _FEW <= self._former[1]:
+        if self._former is not None and self.rows < FEW <= self._former[1]:
             self.left, self.last = self.rows, -1
             self.columns, self.rows, self.begun = self._former
             self.trainings -= 1
@@ -150,7 +150,7 @@ class Columns:
             found = [column.values for columns in trainings for column in columns.values() if column.name == name]
             if len(found) == len(trainings):
                 before, last = found
-                start, end, now = (statistics.median(some) for some in (before[:_FEW], before[-_FEW:], last[:_FEW]))
+                start, end, now = (statistics.median(some) for some in (before[:FEW], before[-FEW:], last[:FEW]))
                 return 2 * abs(now - end) < abs(start - end)
         return False
 
@@ -173,7 +173,7 @@ class Columns:
         key = epoch_column(row) or ""
         epochs, now = self.columns.get(key), number_or_none(str(row.get(key)))
         steps = next((column.steps for column in self.columns.values() if column.of_training), None)
-        if epochs is None or now is None or steps is None or len(steps) < _FEW:
+        if epochs is None or now is None or steps is None or len(steps) < FEW:
             return 0
         return 2 * steps[-1] - steps[-2] if epochs.values[0] < epochs.values[-1] <= now else 0
 

@@ -14,6 +14,8 @@ MAX_WHOLE = 128 << 20
 """Bytes of a history that is one JSON value: parsed, it takes some ten times that."""
 MAX_LINE = 4 << 20
 """Bytes: a row of 20,000 columns has half of that."""
+MAX_LOG_LINE = 2000
+"""Characters of a line that a training printed; a longer one is passed over."""
 MAX_COLUMNS = 20_000
 MAX_DOCUMENT = 1 << 20
 """Bytes of what is not a history: a policy, a configuration, a key, the JSON beside a history."""

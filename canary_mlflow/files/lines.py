@@ -9,20 +9,17 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from canary_mlflow.files.columns import Columns, unreadable
+from canary_mlflow.files.columns import FEW, Columns, unreadable
 from canary_mlflow.files.from_columns import SeveralPerEpoch, history_of
 from canary_mlflow.files.history import History
-from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
+from canary_mlflow.files.limits import MAX_LOG_LINE, MAX_ROWS, too_many_rows
 from canary_mlflow.files.names import EPOCH, is_canonical, is_rounded_zero, name_of_column, step_column
 from canary_mlflow.files.numbers import BEGINS, number
 from canary_mlflow.files.units import OF_VALUES, UNIT, other_unit, speed_of
 
 _LEARNED = {"loss", "policy_loss", "reward_mean", "score_mean", "reward_margin"}
 _TELLS = _LEARNED | {"eval_loss", "eval_reward"}  # one of them makes a line a row
-_LEAST = 5  # lines; fewer are a report rather than a log
-_LONGEST = 2000  # characters of a line
 _WORDS = 3  # in a name, such as "time per iteration"
-_BACK = 60  # characters in which they stand
 _NUMBER, _UNIT = rf"({BEGINS}[^\s,|;:)\]}}]*)", rf"({UNIT}|(?:{OF_VALUES})\b)"
 # What stands there instead of a number is matched too: a name that other lines have a number for.
 _PAIR = re.compile(
@@ -63,7 +60,7 @@ def read_lines(path: Path, lines: Iterable[str], notes: list[str]) -> History | 
     """The lines that say a step, or else an epoch, beside a loss or a reward, with what other lines say of an
     evaluation; None if they are few."""
     told = list(_told(path, lines))
-    is_row = next((one for one in _OF_TRAINING if sum(map(one, told)) >= _LEAST), None)
+    is_row = next((one for one in _OF_TRAINING if sum(map(one, told)) >= FEW), None)
     if is_row is None:
         return None
     try:
@@ -112,7 +109,7 @@ def _told(path: Path, lines: Iterable[str]) -> Iterator[_Line]:
         if at > MAX_ROWS:
             raise too_many_rows(path)
         bar, step, epoch = _BAR.search(line), _STEP.search(line), _EPOCH.search(line)
-        if len(line) > _LONGEST or not (bar or step or epoch):
+        if len(line) > MAX_LOG_LINE or not (bar or step or epoch):
             continue
         pairs, lost = _pairs(line)
         if line.endswith(("\n", "\r")) and not had.isdisjoint(lost):  # else it is cut off
@@ -166,7 +163,7 @@ def _name(before: str) -> str:
     """The name that ends here: the longest of the last words that is a metric's, else the last word. A word that makes
     another metric of it, as in `task loss`, is part of the name. It begins behind a number: in `loss: nan  grad_norm`,
     nan is what the loss is."""
-    words = _APART.split(before[-_BACK:])[-1].split()
+    words = _APART.split(before)[-1].split()
     behind = (at for at in range(len(words) - 1, 0, -1) if _VALUE.match(words[at - 1]))
     words = words[next(behind, 0) :][-_WORDS:]
     while len(words) > 1 and not is_canonical(name_of_column(" ".join(words))):

@@ -7,6 +7,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 
+from canary_mlflow.files.limits import MAX_LOG_LINE
+
 Row = dict[str, float]
 
 # torchrun's `[rank0]:` and `[default0]:`, mpirun's `[1,0]<stdout>:`, Ray's `(pid=7)`, pdsh's address.
@@ -15,7 +17,7 @@ _PREFIX = re.compile(
     r"|\([^()]{0,60}\bpid=\d+[^()]{0,60}\)|\brank[ =:]{0,2}\d+\b|^(?:\d{1,3}\.){3}\d{1,3}(?=: )|^ *\d+(?=: \{)",
     re.IGNORECASE,
 )
-_WITHIN, _LONGEST = 120, 2000  # characters of a line in which its rank stands, and a loss
+_WITHIN = 120  # characters of a line in which its rank stands
 _TELLS = re.compile(r"(?:loss|reward\w*|\bkl)['\"]?[\s:=]{1,20}['\"]?(?:[-+.\d]|nan|inf)", re.IGNORECASE)
 _NAN = re.compile(r"\b(?:nan|inf)\b", re.IGNORECASE)
 _NEARLY = 0.9
@@ -34,7 +36,7 @@ def other_ranks(lines: Iterable[str]) -> tuple[frozenset[str], list[str]]:
     the most NaN is read, or the first; one that alone prints the loss, as a pipeline's last stage, has no others."""
     told, bad = Counter[str](), Counter[str]()
     for line in lines:
-        if (rank := rank_of(line)) and _TELLS.search(line, 0, _LONGEST):
+        if (rank := rank_of(line)) and _TELLS.search(line, 0, MAX_LOG_LINE):
             told[rank] += 1
             bad[rank] += _NAN.search(line) is not None
     alike = [rank for rank, count in told.items() if count >= _NEARLY * max(told.values())]

@@ -16,11 +16,10 @@ from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
 from canary_mlflow.files.notebook import is_notebook, read_notebook
 from canary_mlflow.files.numbers import json_value
 from canary_mlflow.files.source import TooMuch
-from canary_mlflow.files.text import HistoryFile, refuse_huge, rest_of
+from canary_mlflow.files.text import CHUNK, HistoryFile, refuse_huge, rest_of
 from canary_mlflow.files.verl import is_verl, translate
 
 _JSON = re.compile(r"""\s*(\{\s*("|\}|$)|\[\s*([\[{"\]]|$))""")  # not "[INFO] ...", nor a Python dictionary
-_AT_ONCE = 1 << 21  # characters per call of the JSON parser: a call per line takes far longer
 
 
 def read_json(file: HistoryFile) -> History | None:
@@ -75,7 +74,7 @@ def read_jsonl(file: HistoryFile) -> History | None:
     number, kind = 1, "jsonl"
     with file.opened() as (first, rest):
         some = [first]
-        while some := [*some, *rest.readlines(_AT_ONCE)]:
+        while some := [*some, *rest.readlines(CHUNK)]:  # a call of the parser per line takes far longer
             rows = _together(some)
             if rows is not None and is_verl(rows[0]):
                 kind = "jsonl of verl"

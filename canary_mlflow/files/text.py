@@ -20,7 +20,7 @@ from canary_mlflow.files.source import Bounded, TooMuch, open_regular
 from canary_mlflow.shown import uncoloured
 
 _GZIP = b"\x1f\x8b"
-_CHUNK = 1 << 20
+CHUNK = 1 << 20  # bytes that are looked at in one call
 _LARGE = 64 << 20  # bytes from which rows are counted first
 
 
@@ -127,7 +127,7 @@ def refuse_huge(path: Path, mark: bytes) -> None:
 def _occurrences(path: Path, mark: bytes) -> int:
     found, tail = 0, b""
     with open_regular(path) as raw:
-        while chunk := raw.read(_CHUNK):
+        while chunk := raw.read(CHUNK):
             found += (tail + chunk).count(mark)
             tail = chunk[len(chunk) - len(mark) + 1 :] if len(mark) > 1 else b""
     return found

@@ -27,7 +27,6 @@ TRIES = 5
 FIRST_WAIT = 1.0  # seconds before the second try; then twice as long each time
 SECONDS = 10.0  # for one try
 PATIENCE = 20.0  # seconds that the end of a process waits for unsent messages
-WAITING = 1000  # messages; more are dropped and logged
 AGAIN = (408, 425, 429, 500, 502, 503, 504)
 MOST = 2900  # characters; Slack accepts 3,000 in a section
 
@@ -36,17 +35,13 @@ class Outbox:
     """A queue and its thread, which starts with the first message."""
 
     def __init__(self) -> None:
-        self._waiting: queue.Queue[tuple[Webhook, Event]] = queue.Queue(WAITING)
+        self._waiting: queue.Queue[tuple[Webhook, Event]] = queue.Queue()
         self._lock = threading.Lock()
         self._process = 0  # the process that has the thread: a fork has none
 
     def put(self, webhook: Webhook, event: Event) -> None:
-        """Queue a message; never waits."""
-        try:
-            self._waiting.put_nowait((webhook, event))
-        except queue.Full:
-            log.error("canary: notify: %d messages wait already; this one is dropped", WAITING)
-            return
+        """Queue a message. They are few: each cause is told once."""
+        self._waiting.put((webhook, event))
         with self._lock:
             if self._process != os.getpid():
                 self._process = os.getpid()
