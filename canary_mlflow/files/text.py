@@ -85,11 +85,17 @@ class HistoryFile:
         except (ValueError, RecursionError):
             return None
 
-    def lines(self) -> Iterator[str]:
-        """The lines, without a terminal's colours; of several ranks that print the same, those of one."""
+    @cached_property
+    def _others(self) -> frozenset[str]:
+        """The ranks whose lines are left out."""
         with opened(self.path, self.errors) as text:
             others, note = other_ranks(map(uncoloured, text))
-        self.notes += [one for one in note if one not in self.notes]
+        self.notes += note
+        return others
+
+    def lines(self) -> Iterator[str]:
+        """The lines, without a terminal's colours; of several ranks that print the same, those of one."""
+        others = self._others
         with opened(self.path, self.errors) as text:
             yield from (line for line in map(uncoloured, text) if not others or rank_of(line) not in others)
 
