@@ -109,7 +109,7 @@ def race(uri: str, promoters: int, rounds: int) -> Iterator[dict[str, Any]]:
         against = guard.standing(MODEL)
         rivals = [version for version in versions if version != str(against.version)]
         for version in rivals[1::2]:
-            guard.carry_out(order(client, version, against, moves=False))
+            guard.record(order(client, version, against, moves=False))
         before = len(guard.rows(everywhere=True))
         started = time.perf_counter()
         for index, (pipe, version) in enumerate(zip(pipes, rivals, strict=True)):
