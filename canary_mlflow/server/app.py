@@ -8,10 +8,12 @@ from typing import Any
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.mlflow_internals import require_guard
+from canary_mlflow.shown import say
 
 # MLflow's log-batch takes a second connection to the database while it holds one, and anyio runs 40 requests at once.
 # Of the 15 connections that SQLAlchemy allows, 16 requests each hold one and wait 30 s for another.
 CONNECTIONS = 2 * 40
+CANNOT_START = 3  # to gunicorn (its WORKER_BOOT_ERROR), which starts a worker again after any other exit code
 
 
 def create_app() -> Any:
@@ -45,11 +47,12 @@ def create_auth_app() -> Any:
 def begin(name: str) -> None:
     """Let every request have its connections, unless the operator says otherwise. They are closed when not needed.
 
-    Raises SystemExit with one line where this MLflow is too old."""
+    Where this MLflow is too old it says so in one line and exits."""
     try:
         require_guard(f"mlflow server --app-name {name}")
     except UsageError as error:
-        raise SystemExit(f"canary: {error}") from None
+        say(str(error))
+        raise SystemExit(CANNOT_START) from None
     os.environ.setdefault("MLFLOW_SQLALCHEMYSTORE_MAX_OVERFLOW", str(CONNECTIONS))
 
 
