@@ -1,7 +1,7 @@
 """Write the pages that are made from the code: `make docs`, or python docs/generate.py [--check].
 
 `commands.md`: every command with its help.
-`gpu.md`: the tables of what benchmarks/on_card.py has measured.
+`gpu.md`: the tables of what benchmarks/on_card.py has measured. `compatibility.md`: those of benchmarks/stacks.py.
 With --check nothing is written: exit code 1 when a page is not what the code says now.
 """
 
@@ -51,7 +51,17 @@ def gpu() -> str:
     return f"{before}{BEGIN}\n{section()}\n{END}{after}"
 
 
-PAGES = {"commands.md": commands, "gpu.md": gpu}
+def compatibility() -> str:
+    """The page on releases, with the tables of what was tried in each."""
+    sys.path.append(str(ROOT / "benchmarks"))
+    from stacks import section
+
+    mark = "<!-- stacks -->\n"
+    before, _, _ = (ROOT / "docs" / "compatibility.md").read_text().partition(mark)
+    return f"{before}{mark}\n{section()}\n"
+
+
+PAGES = {"commands.md": commands, "gpu.md": gpu, "compatibility.md": compatibility}
 
 
 def main(check: bool) -> int:
