@@ -17,8 +17,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from root_cause import RIGHT, kept  # noqa: E402  # the path is set above
 
+from canary_mlflow.gates import Outcome, Series, Version, judge  # noqa: E402
 from canary_mlflow.policies import load_policy  # noqa: E402
-from gates import Outcome, Series, Version, judge  # noqa: E402
 
 ALGOS = ("sft", "dpo", "kto", "reward", "ppo", "grpo", "rloo")
 BESIDE = {"quiet": "nothing", "shared": "other work", "busy": "a busy loop"}

@@ -13,7 +13,7 @@ from memory_on_card import SIZES, make_model
 from memory_plan import make_data
 from root_cause import kept
 
-from gates import Run
+from canary_mlflow.gates import Run
 
 if TYPE_CHECKING:
     from on_card import Book
@@ -111,8 +111,8 @@ def make_up_a_driver() -> None:
 def load() -> None:
     """The libraries of all trainings, before the forks; nothing here touches a card."""
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # else the question alone makes a context
-    from training import worker
-    from training.compose import register_schemas
+    from canary_mlflow.training import worker
+    from canary_mlflow.training.compose import register_schemas
 
     for algo in ("sft", "dpo", "ppo", "grpo"):
         worker.load(algo)

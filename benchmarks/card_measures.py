@@ -19,8 +19,8 @@ from on_card import Record
 from sessions import train as train_session
 
 from canary_mlflow.edge import OUTSIDE
+from canary_mlflow.gates import Run
 from canary_mlflow.policies import load_policy
-from gates import Run
 
 TIERS = ("smoke", "perf")
 SEED = 4_000
@@ -32,13 +32,13 @@ def train(desk: Desk, words: Sequence[str], profile: bool) -> Record:
     from canary_mlflow.tracking.reading.histories import read_runs
     from canary_mlflow.tracking.stores.session import create_child_run, open_session
     from canary_mlflow.tracking.stores.store import prepare_store
-    from training import worker
-    from training.command_line import expand, parse
-    from training.compose import check
-    from training.devices import environment
-    from training.naming import run_name, run_params, run_tags, session_tags
-    from training.plain import to_plain
-    from training.process import CONFIG, JOB, OwnRun
+    from canary_mlflow.training import worker
+    from canary_mlflow.training.command_line import expand, parse
+    from canary_mlflow.training.compose import check
+    from canary_mlflow.training.devices import environment
+    from canary_mlflow.training.naming import run_name, run_params, run_tags, session_tags
+    from canary_mlflow.training.plain import to_plain
+    from canary_mlflow.training.process import CONFIG, JOB, OwnRun
 
     (config,) = check(parse(expand(list(words))))
     plain = to_plain(config)
@@ -164,11 +164,11 @@ def planned(desk: Desk) -> Record:
     """What the plan says beside what the allocator gave out, in MiB."""
     import torch
 
-    from training.command_line import expand, parse
-    from training.compose import check
-    from training.devices import settle
-    from training.footprint import footprint
-    from training.planning import config_folder
+    from canary_mlflow.training.command_line import expand, parse
+    from canary_mlflow.training.compose import check
+    from canary_mlflow.training.devices import settle
+    from canary_mlflow.training.footprint import footprint
+    from canary_mlflow.training.planning import config_folder
 
     words = [*seven_words(desk), "train.max_steps=3"]
     (config,) = check(parse(expand(words)))

@@ -11,8 +11,8 @@ from card_desk import Desk
 from card_measures import SEED
 from on_card import Record
 
+from canary_mlflow.gates import Policy, Run, Verdict, Version, judge
 from canary_mlflow.policies import load_policy
-from gates import Policy, Run, Verdict, Version, judge
 
 BROKEN = ("kl_zero", "lr_high", "nan_batch")
 

@@ -30,7 +30,7 @@ from gate_judges import CALIBRATED, JUDGES, STEP_LIMIT, calibrated  # noqa: E402
 from gate_speed import decision_time, reading_times, speed_lines  # noqa: E402
 from gate_tables import ours_against_promises, pool_table, simulated_tables, write_tables  # noqa: E402
 
-from gates import Run  # noqa: E402
+from canary_mlflow.gates import Run  # noqa: E402
 
 K, M = 5, 3
 SESSIONS = 3  # of K unchanged runs each, from which a prior is calibrated

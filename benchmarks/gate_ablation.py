@@ -46,14 +46,14 @@ from gate_judges import policy_for, verdict  # noqa: E402
 from gate_tables import write_tables  # noqa: E402
 
 from canary_mlflow.files.runs import read_side  # noqa: E402
-from gates import Policy, Role, Run, Version, comparing, judge, metric_checks  # noqa: E402
-from gates.evidence import comparability, readings  # noqa: E402
-from gates.hard import hard_gates  # noqa: E402
-from gates.model import policy as policies  # noqa: E402
-from gates.model import sides, summaries  # noqa: E402
-from gates.stats import comparisons as tests  # noqa: E402
+from canary_mlflow.gates import Policy, Role, Run, Version, comparing, judge, metric_checks  # noqa: E402
+from canary_mlflow.gates.evidence import comparability, readings  # noqa: E402
+from canary_mlflow.gates.hard import hard_gates  # noqa: E402
+from canary_mlflow.gates.model import policy as policies  # noqa: E402
+from canary_mlflow.gates.model import sides, summaries  # noqa: E402
+from canary_mlflow.gates.stats import comparisons as tests  # noqa: E402
 
-judging = sys.modules["gates.judge"]  # as a name of the package it is the function
+judging = sys.modules["canary_mlflow.gates.judge"]  # as a name of the package it is the function
 MARK = "benchmarks/gate_ablation.py"
 NOTHING = 1e-12
 CAMPAIGN = ROOT / "benchmarks" / "campaign.jsonl.gz"

@@ -23,7 +23,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from gate_judges import policy_for  # noqa: E402  # the path is set above
 
-from gates import Run, Series, Version, judge  # noqa: E402
+from canary_mlflow.gates import Run, Series, Version, judge  # noqa: E402
 
 Values = NDArray[np.float64]
 ALGORITHMS = ("dpo", "ppo", "sft")

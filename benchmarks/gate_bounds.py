@@ -39,12 +39,12 @@ from gate_data import NOISE, STEPS, simulated  # noqa: E402
 from gate_freeze import unchanged_sessions  # noqa: E402
 from gate_judges import policy_for  # noqa: E402
 
-from gates.calibration import spreads  # noqa: E402
-from gates.evidence.clocks import judged_in_pairs  # noqa: E402
-from gates.model.paradigm import Paradigm, named_paradigm  # noqa: E402
-from gates.model.policy import FreshBaseline, Policy  # noqa: E402
-from gates.model.rules import MetricRule, Role  # noqa: E402
-from gates.model.summaries import SUMMARIES  # noqa: E402
+from canary_mlflow.gates.calibration import spreads  # noqa: E402
+from canary_mlflow.gates.evidence.clocks import judged_in_pairs  # noqa: E402
+from canary_mlflow.gates.model.paradigm import Paradigm, named_paradigm  # noqa: E402
+from canary_mlflow.gates.model.policy import FreshBaseline, Policy  # noqa: E402
+from canary_mlflow.gates.model.rules import MetricRule, Role  # noqa: E402
+from canary_mlflow.gates.model.summaries import SUMMARIES  # noqa: E402
 
 CAMPAIGN = ROOT / "benchmarks" / "campaign.jsonl.gz"
 DRAWS = 400_000

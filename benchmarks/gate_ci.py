@@ -25,7 +25,7 @@ from gate_freeze import size_in_margins  # noqa: E402  # the path is set above
 from gate_histories import Stretch, as_runs, stretches_of  # noqa: E402
 from gate_judges import STEP_LIMIT, policy_for, verdict  # noqa: E402
 
-from gates.calibration import with_history  # noqa: E402
+from canary_mlflow.gates.calibration import with_history  # noqa: E402
 
 LEAST = 50
 TIMES = frozenset(("ns", "us", "µs", "ms", "s", "sec", "seconds", "ns/iter", "ns/op", "us/iter", "ms/iter"))

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.signal import lfilter
 from sessions import runs_of
 
-from gates import Run, Series
+from canary_mlflow.gates import Run, Series
 
 STEPS = {"smoke": 100, "perf": 500, "nightly": 2000}
 # run-to-run SD, autocorrelation, step SD, share of spikes

@@ -22,7 +22,7 @@ from gate_judges import JUDGES, policy_for, verdict  # noqa: E402  # the path is
 from gate_runs import HEALTHY, LONG, SMOKE, UNCHANGED, Session, read  # noqa: E402
 from gate_tables import write_tables  # noqa: E402
 
-from gates import Run  # noqa: E402
+from canary_mlflow.gates import Run  # noqa: E402
 
 K, M = 5, 3
 MARK = "benchmarks/gate_faults.py"

@@ -28,7 +28,7 @@ from gate_data import folder_pools, slower  # noqa: E402  # the path is set abov
 from gate_histories import as_runs, stretches  # noqa: E402
 from gate_judges import STEP_LIMIT, policy_for, verdict  # noqa: E402
 
-from gates import Run, Series  # noqa: E402
+from canary_mlflow.gates import Run, Series  # noqa: E402
 
 TIERS = tuple(STEP_LIMIT)
 EVERY = 4  # of the stable stretches, one of so many

@@ -22,7 +22,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from gate_judges import policy_for  # noqa: E402  # the path is set above
 
-from gates import Run, Version, judge  # noqa: E402
+from canary_mlflow.gates import Run, Version, judge  # noqa: E402
 
 CLOCKS = ("step_time", "step_cpu_time", "step_cost", "iteration_time", "iteration_cpu_time", "iteration_cost")
 

@@ -20,7 +20,7 @@ import numpy as np
 from gate_data import series_of
 from numpy.typing import NDArray
 
-from gates import Run
+from canary_mlflow.gates import Run
 
 K, M = 5, 3
 CONTEXT = 15

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from canary_mlflow.gates import Policy, Run, Verdict, Version, judge
+from canary_mlflow.gates.calibration import known_priors, spreads
 from canary_mlflow.policies import load_policy
-from gates import Policy, Run, Verdict, Version, judge
-from gates.calibration import known_priors, spreads
 
 Judge = Callable[[Sequence[Run], Sequence[Run], str], str]
 Values = NDArray[np.float64]

@@ -30,9 +30,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from gate_data import NOISE, STEPS, TWICE, simulated  # noqa: E402  # the path is set above
 from gate_judges import STEP_LIMIT, policy_for  # noqa: E402
 
-from gates import Outcome, Run, Version, judge  # noqa: E402
-from gates.model.policy import FreshBaseline, Policy  # noqa: E402
-from gates.top_up import TopUp, next_look  # noqa: E402
+from canary_mlflow.gates import Outcome, Run, Version, judge  # noqa: E402
+from canary_mlflow.gates.model.policy import FreshBaseline, Policy  # noqa: E402
+from canary_mlflow.gates.top_up import TopUp, next_look  # noqa: E402
 
 STORED = 5
 BAD_HOST = math.log(1.1)

@@ -24,7 +24,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from sessions import runs_of, store_of, train  # noqa: E402  # the path is set above
 
-from gates import Run  # noqa: E402
+from canary_mlflow.gates import Run  # noqa: E402
 
 ALGOS = ("sft", "dpo", "ppo")
 UNCHANGED = "unchanged"

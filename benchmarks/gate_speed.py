@@ -15,7 +15,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))  # at the en
 from cluster import binaries, cluster  # the path is set above
 from gate_judges import policy_for
 
-from gates import Role, Run, Series, Version, judge
+from canary_mlflow.gates import Role, Run, Series, Version, judge
 
 
 def speed_lines(decision: float, reading: dict[str, dict[str, float]]) -> list[str]:

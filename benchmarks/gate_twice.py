@@ -18,8 +18,8 @@ import numpy as np
 from gate_data import series_of
 from scipy.stats import beta
 
+from canary_mlflow.gates import Outcome, Policy, Run, Version, judge
 from canary_mlflow.policies import load_policy
-from gates import Outcome, Policy, Run, Version, judge
 
 STEPS = {"smoke": 100, "perf": 500, "nightly": 500}  # enough for tails and drifts to decide in tiers where they do
 LEVELS = {"step_time": 0.02, "peak_memory": 900.0, "eval_loss": 0.58}

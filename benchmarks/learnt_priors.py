@@ -23,10 +23,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from campaign_tables import ALGOS, COSTS, LOADS, faulty, pairs, read  # noqa: E402  # the path is set above
 from root_cause import kept  # noqa: E402
 
+from canary_mlflow.gates import Outcome, Policy, Run, Version, judge  # noqa: E402
+from canary_mlflow.gates.calibration import known_priors, spreads  # noqa: E402
+from canary_mlflow.gates.model.sides import baseline_side, candidate_side, conditions  # noqa: E402
 from canary_mlflow.policies import load_policy  # noqa: E402
-from gates import Outcome, Policy, Run, Version, judge  # noqa: E402
-from gates.calibration import known_priors, spreads  # noqa: E402
-from gates.model.sides import baseline_side, candidate_side, conditions  # noqa: E402
 
 SIZES = (1.0, 1.25, 1.5)
 SHIPPED = replace(load_policy("smoke"), priors=())

@@ -60,8 +60,8 @@ def make_model(shape: dict[str, Any], folder: Path, device: str = "cuda") -> Non
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from training.assets.tiny import tiny_model_folder
-    from training.loading import load_tokenizer
+    from canary_mlflow.training.assets.tiny import tiny_model_folder
+    from canary_mlflow.training.loading import load_tokenizer
 
     special = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1, "max_position_embeddings": 2048}
     torch.manual_seed(0)
@@ -86,12 +86,12 @@ def measure(words: list[str]) -> dict[str, float]:
     from transformers import TrainerCallback
 
     from canary_mlflow.tracking.describing import gpus
-    from training import algorithms
-    from training.command_line import expand, parse
-    from training.compose import check, register_schemas
-    from training.devices import settle
-    from training.parts import build_parts
-    from training.worker import load
+    from canary_mlflow.training import algorithms
+    from canary_mlflow.training.command_line import expand, parse
+    from canary_mlflow.training.compose import check, register_schemas
+    from canary_mlflow.training.devices import settle
+    from canary_mlflow.training.parts import build_parts
+    from canary_mlflow.training.worker import load
 
     def used() -> float:
         """Of this process if the driver tells it, else of the card."""
@@ -125,7 +125,7 @@ def measure(words: list[str]) -> dict[str, float]:
 def compare(row: str, folder: Path) -> dict[str, Any] | None:
     """The planned and the measured figures, each from a fresh process. None if the plan says that it cannot fit."""
     words = words_of(row, folder)
-    planned = run(["-m", "training.planning", "--json", *words])
+    planned = run(["-m", "canary_mlflow.training.planning", "--json", *words])
     if planned.returncode == 2 and "expected a run that fits" in planned.stderr:
         return None
     plan = json.loads(planned.stdout[planned.stdout.index("{") :])

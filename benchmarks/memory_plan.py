@@ -61,8 +61,8 @@ def make_model(row: Row, folder: Path) -> None:
     """Write the row's model, with the embedded model's tokenizer."""
     from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
-    from training.assets.tiny import tiny_model_folder
-    from training.loading import load_tokenizer
+    from canary_mlflow.training.assets.tiny import tiny_model_folder
+    from canary_mlflow.training.loading import load_tokenizer
 
     tokenizer = load_tokenizer(tiny_model_folder())
     config = GPTNeoXConfig(
@@ -83,7 +83,7 @@ def make_model(row: Row, folder: Path) -> None:
 
 def make_data(path: Path) -> None:
     """Write pairs whose answers are longer than any row may be."""
-    from training.assets import sentences
+    from canary_mlflow.training.assets import sentences
 
     text = " ".join(sentences.ADVICE * 40)
     rows = [
@@ -105,12 +105,12 @@ def measure(folder: Path, words: list[str]) -> float:
     """MiB that three steps of training added to this process, once the libraries were loaded."""
     import gc
 
-    from training import algorithms
-    from training.command_line import expand, parse
-    from training.compose import check, register_schemas
-    from training.devices import settle
-    from training.parts import build_parts
-    from training.worker import load
+    from canary_mlflow.training import algorithms
+    from canary_mlflow.training.command_line import expand, parse
+    from canary_mlflow.training.compose import check, register_schemas
+    from canary_mlflow.training.devices import settle
+    from canary_mlflow.training.parts import build_parts
+    from canary_mlflow.training.worker import load
 
     register_schemas()
     (config,) = check(parse(expand(words)))
@@ -139,7 +139,7 @@ def compare(row: Row) -> dict[str, Any]:
         run([sys.executable, __file__, "--make", row.name, place], environment)
         command = [sys.executable, __file__, "--measure", place, *words]
         in_use, kept = (float(run(command, environment | extra).split()[-1]) for extra in (RETURNED, {}))
-        found = run([sys.executable, "-m", "training.planning", "--json", *words], environment)
+        found = run([sys.executable, "-m", "canary_mlflow.training.planning", "--json", *words], environment)
         plan = json.loads(found[found.index("{") :])
     millions, planned = plan["parameters"] / 1e6, plan["total"] / MIB
     return {"name": row.name, "millions": millions, "planned": planned, "in_use": in_use, "kept": kept}

@@ -49,7 +49,7 @@ def train(callbacks: list[Any], steps: int, folder: Path, pace: float = 0.0) -> 
     from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments, set_seed
     from transformers.trainer_callback import PrinterCallback
 
-    from training.assets.tiny import tiny_model_folder
+    from canary_mlflow.training.assets.tiny import tiny_model_folder
 
     set_seed(0)
     model = AutoModelForCausalLM.from_pretrained(tiny_model_folder())

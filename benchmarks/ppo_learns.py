@@ -33,7 +33,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 if TYPE_CHECKING:
-    from gates import Policy, Run
+    from canary_mlflow.gates import Policy, Run
 
 
 def main() -> None:
@@ -81,8 +81,8 @@ def drawn(commit: str, count: int) -> list[int]:
 
 def composed(overrides: list[str]) -> Any:
     """The configuration that these overrides make."""
-    from training.command_line import parse
-    from training.compose import check, register_schemas
+    from canary_mlflow.training.command_line import parse
+    from canary_mlflow.training.compose import check, register_schemas
 
     register_schemas()
     return check(parse(["algo=ppo", "hardware=cpu", *overrides]))[0]
@@ -177,8 +177,8 @@ def pairings(runs: list[Run], repeats: int, count: int) -> dict[str, list[tuple[
 
 def verdicts(policy: Policy, pairs: list[tuple[list[Run], list[Run]]]) -> dict[str, Any]:
     """How many of each outcome, and how often each check prevented a PASS."""
-    from gates import Outcome, Version, judge
-    from gates.model.verdict import CheckOutcome
+    from canary_mlflow.gates import Outcome, Version, judge
+    from canary_mlflow.gates.model.verdict import CheckOutcome
 
     outcomes: Counter[str] = Counter()
     causes: Counter[str] = Counter()

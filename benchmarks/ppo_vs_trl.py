@@ -144,8 +144,8 @@ def our_trainer(side: str, iterations: int, clock: Any, size: Size, cuda: bool) 
     from oracle.trl_ppo import word_tokenizer
     from transformers import PrinterCallback
 
-    from training.ppo.settings import PPOConfig
-    from training.ppo.trainer import PPOTrainer
+    from canary_mlflow.training.ppo.settings import PPOConfig
+    from canary_mlflow.training.ppo.trainer import PPOTrainer
 
     args = PPOConfig(
         output_dir=tempfile.mkdtemp(),

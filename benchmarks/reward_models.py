@@ -27,7 +27,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import reward_folders  # noqa: E402  # the path is set above
 
-from training import check_reward  # noqa: E402
+from canary_mlflow.training import check_reward  # noqa: E402
 
 FAULT = "fault=flipped_labels"
 TRAINED: dict[str, tuple[str, ...]] = {

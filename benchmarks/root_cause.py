@@ -31,10 +31,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from sessions import busy_loop, runs_of, train  # noqa: E402  # the path is set above
 
+from canary_mlflow.gates import Run, Version, judge  # noqa: E402
+from canary_mlflow.gates.model.records import Series  # noqa: E402
+from canary_mlflow.gates.root_causes import root_causes  # noqa: E402
 from canary_mlflow.policies import load_policy  # noqa: E402
-from gates import Run, Version, judge  # noqa: E402
-from gates.model.records import Series  # noqa: E402
-from gates.root_causes import root_causes  # noqa: E402
 
 ALGOS = ("sft", "dpo", "ppo", "kto", "reward", "grpo", "rloo")
 RATE = ("rate.learning",)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gates import Run
+    from canary_mlflow.gates import Run
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -121,7 +121,9 @@ def pages(root: Path, kind: str) -> Iterator[Path]:
 
 
 def module_of(root: Path, path: Path) -> str:
-    return ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+    name = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+    linked = (root / "canary_mlflow" / name.partition(".")[0]).is_symlink()  # installed below canary_mlflow
+    return f"canary_mlflow.{name}" if linked else name
 
 
 def literals(tree: ast.AST) -> Iterator[str]:

@@ -65,9 +65,9 @@ def session(folder: Path, words: list[str]) -> Session:
 def spreads(folder: Path) -> dict[str, float]:
     """Between-run standard deviation of log IQM, by metric."""
     sys.path.insert(0, str(ROOT))
+    from canary_mlflow.gates.model.summaries import SUMMARIES
     from canary_mlflow.tracking.reading.histories import read_runs
     from canary_mlflow.tracking.stores.store import experiment_id, prepare_store
-    from gates.model.summaries import SUMMARIES
 
     client = prepare_store(f"sqlite:///{folder}/mlflow.db")
     found = client.search_runs([experiment_id(client, "canary")], "tags.`canary.role` = 'run'", max_results=1000)

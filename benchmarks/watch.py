@@ -40,8 +40,8 @@ import watch_recorded
 import watch_worth
 
 from canary_mlflow.files.reading import read_history
+from canary_mlflow.gates.watch import Level, Watch
 from canary_mlflow.policies import load_watch
-from gates.watch import Level, Watch
 
 CHAMPION_RUNS = 3  # of each algorithm, beside which the watch sees the others
 

@@ -26,8 +26,8 @@ import watch_peers as peers
 from numpy.lib.stride_tricks import sliding_window_view
 from watch_recorded import ALGOS, SOON, STEPS, failed_from, healthy_and_failing, read, rows_of, share
 
+from canary_mlflow.gates.watch import Level
 from canary_mlflow.policies import load_watch
-from gates.watch import Level
 
 WINDOWS, LEAST, FALSE = (1, 3, 5, 10, 20), 20, 0.02
 Table = np.ndarray[Any, np.dtype[np.float64]]

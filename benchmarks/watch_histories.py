@@ -16,8 +16,8 @@ import watch_peers as peers
 from watch_recorded import share
 
 from canary_mlflow.files.names import name_of_column
+from canary_mlflow.gates.watch import Watch, WatchPolicy
 from canary_mlflow.policies import load_watch
-from gates.watch import Watch, WatchPolicy
 
 MUST_CATCH = ("diverged", "nan", "zero_loss", "collapsed", "frozen")
 _TYPES = ("grpo", "rloo", "ppo", "rl", "dpo", "kto", "reward")

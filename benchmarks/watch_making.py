@@ -59,7 +59,7 @@ def fault_step(fault: str) -> int:
 
 
 def _recorded(place: Path) -> Iterator[list[tuple[int, dict[str, float]]]]:
-    from gates.model.metrics import METRICS
+    from canary_mlflow.gates.model.metrics import METRICS
 
     for _, run in runs_of(f"sqlite:///{store_of(place)}"):
         rows: dict[int, dict[str, float]] = {}

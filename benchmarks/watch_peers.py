@@ -11,9 +11,9 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from gates.hard.hard_gates import divergence
-from gates.model.records import Run, Series
-from gates.watch import Watch, WatchPolicy, WatchWarning, bands_of
+from canary_mlflow.gates.hard.hard_gates import divergence
+from canary_mlflow.gates.model.records import Run, Series
+from canary_mlflow.gates.watch import Watch, WatchPolicy, WatchWarning, bands_of
 
 Rows = Sequence[tuple[int, Mapping[str, float]]]
 Judge = Callable[[Rows, float], list[int]]

@@ -33,8 +33,8 @@ from typing import Any
 import watch_peers as peers
 from scipy.stats import binomtest
 
+from canary_mlflow.gates.watch import Level, WatchPolicy
 from canary_mlflow.policies import load_watch
-from gates.watch import Level, WatchPolicy
 
 WINDOW, SOON = 10, 0.15  # rows that say that it failed; share of a run within which STOP is soon
 ONLINE, PAIRS = ("grpo", "rloo", "ppo"), ("dpo", "kto")

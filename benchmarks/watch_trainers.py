@@ -96,8 +96,8 @@ def _rewards(world: World, fault: Fault | None, striking: Striking, prompts: lis
 
 def _ppo(world: World, folder: str, fault: Fault | None, striking: Striking, draw: random.Random,
          chosen: dict[str, Any], steps: int) -> Any:  # fmt: skip
-    from training.ppo.settings import PPOConfig
-    from training.ppo.trainer import PPOTrainer
+    from canary_mlflow.training.ppo.settings import PPOConfig
+    from canary_mlflow.training.ppo.trainer import PPOTrainer
 
     model, tokenizer = load(folder)
 

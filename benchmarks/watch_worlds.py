@@ -29,7 +29,7 @@ from transformers import (
     Qwen2Config,
 )
 
-from training.assets import sentences
+from canary_mlflow.training.assets import sentences
 
 PAD, END = "<pad>", "<eos>"
 Score = Callable[[str, str], float]

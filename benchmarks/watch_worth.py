@@ -19,9 +19,9 @@ import watch_recorded
 import yaml
 
 from canary_mlflow.errors import UsageError
+from canary_mlflow.gates.watch import Level, Watch, WatchPolicy, WatchWarning
+from canary_mlflow.gates.watch.advice import rules
 from canary_mlflow.policies import conf_dir, load_watch
-from gates.watch import Level, Watch, WatchPolicy, WatchWarning
-from gates.watch.advice import rules
 
 _PARTS = ("rows", "drift", "facts", "gain", "patterns")  # a band needs a champion, ceilings are off
 _TIMES = (0.25, 4)

@@ -15,9 +15,9 @@ from canary_mlflow.errors import UsageError, plainly
 
 if TYPE_CHECKING:
     from canary_mlflow.files.replaying import Replayed
+    from canary_mlflow.gates import Policy
     from canary_mlflow.reports.decision import Decision
     from canary_mlflow.reports.diff import Diff
-    from gates import Policy
 
 Rules = str | Path | Mapping[str, Any]
 """A policy: a shipped name, a YAML file, or its keys."""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.findings import Finding, Level
+from canary_mlflow.gates.model.wording import listed
 from canary_mlflow.interpreter import TRAINING_STACK, lacking
 from canary_mlflow.policies import conf_dir
-from gates.model.wording import listed
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement

@@ -1,32 +1,21 @@
-"""Run a module of this project: `python …/canary_mlflow/module_runner.py training.worker …`.
+"""Run a module of this package: `python …/canary_mlflow/module_runner.py canary_mlflow.training.worker …`.
 
-`python -m training.worker` would take what the working folder, or a folder of PYTHONPATH, has under that name, and many
-projects have a folder called training. Here the place of this file says where the code is, and the working folder is on
-no path. Nothing of this project is imported before that.
+`python -m` would put the working folder first on the path, where a project's own `datasets` or `trl` hides a library,
+and would take whichever copy of this package the environment has. Here the place of this file says where it is.
 """
 
 from __future__ import annotations
 
 import sys
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
 
-FILE = Path(__file__).absolute()  # not resolved: `canary upgrade` has links to this code, away from other packages
+FILE = Path(__file__).absolute()  # not resolved: `canary upgrade` has a link to this code, away from other packages
 ROOT = str(FILE.parents[1])
-OWN = ("canary_mlflow", "gates", "training")  # its top-level packages
-
-
-class _Beside:
-    """Finds this project's packages beside this one, and leaves the order of all others to sys.path."""
-
-    @staticmethod
-    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        return PathFinder.find_spec(name, [ROOT], target) if name in OWN else None
 
 
 def module_command(module: str) -> list[str]:
-    """The words that run a module of this project in a process of its own, to be followed by its arguments."""
+    """The words that run a module of this package in a process of its own, to be followed by its arguments."""
     return [sys.executable, str(FILE), module]
 
 
@@ -34,8 +23,12 @@ def _run() -> None:
     if not sys.flags.safe_path:
         del sys.path[0]  # the folder of this file, by whatever name Python knows it
     if ROOT not in sys.path:
-        sys.path.insert(0, ROOT)
-    sys.meta_path.insert(0, _Beside)
+        sys.path.insert(0, ROOT)  # for processes that start from this one
+    spec = spec_from_file_location(FILE.parent.name, FILE.with_name("__init__.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[spec.name] = package = module_from_spec(spec)
+    spec.loader.exec_module(package)
     from runpy import run_module
 
     del sys.argv[0]

@@ -12,10 +12,10 @@ import yaml
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.documents import parse_yaml
 from canary_mlflow.files.source import read_bytes
-from gates import Policy, PolicyError, parse_policy, policy_to_dict
-from gates.model.fields import overlaid
-from gates.model.metrics import METRICS
-from gates.watch import OnCritical, WatchPolicy, parse_watch
+from canary_mlflow.gates import Policy, PolicyError, parse_policy, policy_to_dict
+from canary_mlflow.gates.model.fields import overlaid
+from canary_mlflow.gates.model.metrics import METRICS
+from canary_mlflow.gates.watch import OnCritical, WatchPolicy, parse_watch
 
 _MAX_BASES = 10
 Parsed = TypeVar("Parsed")
@@ -39,13 +39,8 @@ class _OnceEach(yaml.SafeLoader):
 
 
 def conf_dir() -> Path:
-    """The folder that holds `gate/*.yaml` and `watch/*.yaml`.
-
-    `conf/` beside the packages in a checkout, else the packaged copy.
-    """
-    here = Path(__file__).resolve().parent
-    checkout = here.parent / "conf"
-    return checkout if (checkout / "gate").is_dir() else here / "conf"
+    """The folder that holds `gate/*.yaml` and `watch/*.yaml`; in a checkout a link to its `conf/`."""
+    return Path(__file__).resolve().parent / "conf"
 
 
 def policy_names(kind: str = "gate") -> list[str]:

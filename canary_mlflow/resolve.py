@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import NoSuchRun, UsageError
+from canary_mlflow.gates.model.records import Version
+from canary_mlflow.gates.model.wording import listed
 from canary_mlflow.registry.sessions.orders import version_with
 from canary_mlflow.registry.versions import find_version, holder_of, no_such_alias
 from canary_mlflow.tags import MODEL_NAME, PROFILE_OF, ROLE, TIER
 from canary_mlflow.tracking.reading.histories import read_runs, session_runs
 from canary_mlflow.tracking.reading.profile import PROFILE
 from canary_mlflow.tracking.stores.session import active_run, child_runs, get_run
-from gates.model.records import Version
-from gates.model.wording import listed
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

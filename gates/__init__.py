@@ -3,12 +3,12 @@ scipy only."""
 
 from __future__ import annotations
 
-from gates.judge import judge
-from gates.model.fields import PolicyError
-from gates.model.policy import Bootstrap, Policy, policy_to_dict
-from gates.model.records import Run, Series, Version
-from gates.model.rules import MetricRule, Role
-from gates.model.verdict import (
+from canary_mlflow.gates.judge import judge
+from canary_mlflow.gates.model.fields import PolicyError
+from canary_mlflow.gates.model.policy import Bootstrap, Policy, policy_to_dict
+from canary_mlflow.gates.model.records import Run, Series, Version
+from canary_mlflow.gates.model.rules import MetricRule, Role
+from canary_mlflow.gates.model.verdict import (
     Check,
     CheckOutcome,
     Difference,
@@ -19,7 +19,10 @@ from gates.model.verdict import (
     verdict_from_dict,
     verdict_to_dict,
 )
-from gates.parser import parse_policy
+from canary_mlflow.gates.parser import parse_policy
+
+if __name__ == "gates":
+    __path__ = []  # its parts are found below canary_mlflow alone, so that each is one module
 
 __all__ = [
     "Bootstrap",

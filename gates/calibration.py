@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import scipy
 
-from gates.evidence.comparability import implausible, incomparable
-from gates.evidence.readings import Reading, harm_scale, read
-from gates.judge import judge
-from gates.model.policy import KnownPrior, KnownPriors, Policy
-from gates.model.priors import LEAST_SPREAD, Prior, learn_prior
-from gates.model.records import Run, Version
-from gates.model.rules import MetricRule, Role
-from gates.model.summaries import Values
-from gates.model.verdict import Outcome
+from canary_mlflow.gates.evidence.comparability import implausible, incomparable
+from canary_mlflow.gates.evidence.readings import Reading, harm_scale, read
+from canary_mlflow.gates.judge import judge
+from canary_mlflow.gates.model.policy import KnownPrior, KnownPriors, Policy
+from canary_mlflow.gates.model.priors import LEAST_SPREAD, Prior, learn_prior
+from canary_mlflow.gates.model.records import Run, Version
+from canary_mlflow.gates.model.rules import MetricRule, Role
+from canary_mlflow.gates.model.summaries import Values
+from canary_mlflow.gates.model.verdict import Outcome
 
 UPPER = 0.9  # confidence of a spread's upper bound
 

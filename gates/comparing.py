@@ -12,18 +12,18 @@ from statistics import fmean
 
 import numpy as np
 
-from gates.evidence.clocks import Pairs, crowded, excuse, judged_in_pairs
-from gates.evidence.comparability import implausible, incomparable, unread, up_to_shared_end
-from gates.evidence.readings import HarmScale, Reading, harm_scale, read
-from gates.evidence.rewards import weighed_alike
-from gates.model.metrics import MEANING, metrics_with
-from gates.model.policy import Policy
-from gates.model.records import Run
-from gates.model.rules import MetricRule, Role, Scale, Worse
-from gates.model.sides import once
-from gates.model.verdict import Check, CheckOutcome, Evidence, ReasonCode, check_of, undecided
-from gates.model.wording import counted, listed, quantity
-from gates.stats.comparisons import Comparison, compare
+from canary_mlflow.gates.evidence.clocks import Pairs, crowded, excuse, judged_in_pairs
+from canary_mlflow.gates.evidence.comparability import implausible, incomparable, unread, up_to_shared_end
+from canary_mlflow.gates.evidence.readings import HarmScale, Reading, harm_scale, read
+from canary_mlflow.gates.evidence.rewards import weighed_alike
+from canary_mlflow.gates.model.metrics import MEANING, metrics_with
+from canary_mlflow.gates.model.policy import Policy
+from canary_mlflow.gates.model.records import Run
+from canary_mlflow.gates.model.rules import MetricRule, Role, Scale, Worse
+from canary_mlflow.gates.model.sides import once
+from canary_mlflow.gates.model.verdict import Check, CheckOutcome, Evidence, ReasonCode, check_of, undecided
+from canary_mlflow.gates.model.wording import counted, listed, quantity
+from canary_mlflow.gates.stats.comparisons import Comparison, compare
 
 PAIRS = 3
 """Fewer pairs leave one degree of freedom to their differences; that of their runs as two sides rests on two and more,

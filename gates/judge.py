@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gates.evidence.clocks import pair
-from gates.facts.check import fact_check, facts_only, unrecorded, what_differs
-from gates.facts.differences import CONFIGURATION, HARDWARE
-from gates.facts.exact import FACTS
-from gates.facts.work import work_note
-from gates.hard.hard_gates import hard_checks
-from gates.metric_checks import metric_checks
-from gates.model.policy import Policy, policy_to_dict
-from gates.model.records import Version
-from gates.model.rules import Role
-from gates.model.sides import baseline_side, candidate_side, conditions, obstacles, planned
-from gates.model.verdict import Check, CheckOutcome, Difference, Outcome, ReasonCode, Verdict
-from gates.model.wording import change, listed, sentence_case
-from gates.notes import notes, of_checks, unsaid
-from gates.root_causes import COSTS, harmed, root_causes
+from canary_mlflow.gates.evidence.clocks import pair
+from canary_mlflow.gates.facts.check import fact_check, facts_only, unrecorded, what_differs
+from canary_mlflow.gates.facts.differences import CONFIGURATION, HARDWARE
+from canary_mlflow.gates.facts.exact import FACTS
+from canary_mlflow.gates.facts.work import work_note
+from canary_mlflow.gates.hard.hard_gates import hard_checks
+from canary_mlflow.gates.metric_checks import metric_checks
+from canary_mlflow.gates.model.policy import Policy, policy_to_dict
+from canary_mlflow.gates.model.records import Version
+from canary_mlflow.gates.model.rules import Role
+from canary_mlflow.gates.model.sides import baseline_side, candidate_side, conditions, obstacles, planned
+from canary_mlflow.gates.model.verdict import Check, CheckOutcome, Difference, Outcome, ReasonCode, Verdict
+from canary_mlflow.gates.model.wording import change, listed, sentence_case
+from canary_mlflow.gates.notes import notes, of_checks, unsaid
+from canary_mlflow.gates.root_causes import COSTS, harmed, root_causes
 
 BLOCK, INCONCLUSIVE = CheckOutcome.BLOCK, CheckOutcome.INCONCLUSIVE
 

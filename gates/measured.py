@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gates.facts.exact import DRIFT, FROZEN
-from gates.model.bound import Bound, bound_of_sides
-from gates.model.records import Run
-from gates.model.summaries import Values
+from canary_mlflow.gates.facts.exact import DRIFT, FROZEN
+from canary_mlflow.gates.model.bound import Bound, bound_of_sides
+from canary_mlflow.gates.model.records import Run
+from canary_mlflow.gates.model.summaries import Values
 
 WARMUP = 5
 """First steps, which no level includes."""

@@ -7,19 +7,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from gates.comparing import MetricComparison, compare_metric
-from gates.evidence.clocks import SURROUNDINGS, Pairs
-from gates.evidence.readings import TOO_SHORT, read
-from gates.evidence.rewards import parts_of
-from gates.model.policy import Policy
-from gates.model.records import Run, Version
-from gates.model.rules import MetricRule, Role, Worse
-from gates.model.sides import Side, baseline_side, candidate_side, conditions
-from gates.model.summaries import SUMMARIES
-from gates.model.verdict import Check, CheckOutcome, Evidence, ReasonCode, Standing, check_of, undecided
-from gates.model.wording import change, counted, limit, p_value, quantity
-from gates.stats.comparisons import Comparison
-from gates.stats.power import (
+from canary_mlflow.gates.comparing import MetricComparison, compare_metric
+from canary_mlflow.gates.evidence.clocks import SURROUNDINGS, Pairs
+from canary_mlflow.gates.evidence.readings import TOO_SHORT, read
+from canary_mlflow.gates.evidence.rewards import parts_of
+from canary_mlflow.gates.model.policy import Policy
+from canary_mlflow.gates.model.records import Run, Version
+from canary_mlflow.gates.model.rules import MetricRule, Role, Worse
+from canary_mlflow.gates.model.sides import Side, baseline_side, candidate_side, conditions
+from canary_mlflow.gates.model.summaries import SUMMARIES
+from canary_mlflow.gates.model.verdict import Check, CheckOutcome, Evidence, ReasonCode, Standing, check_of, undecided
+from canary_mlflow.gates.model.wording import change, counted, limit, p_value, quantity
+from canary_mlflow.gates.stats.comparisons import Comparison
+from canary_mlflow.gates.stats.power import (
     LEAST_TO_BLOCK,
     MAX_RUNS,
     POWER,

@@ -8,15 +8,15 @@ from difflib import get_close_matches
 from operator import attrgetter
 from statistics import median
 
-from gates.evidence.clocks import LONGER, Pairs
-from gates.facts.check import with_fresh
-from gates.facts.exact import not_compared
-from gates.model.metrics import metrics_with
-from gates.model.policy import Policy
-from gates.model.records import Run
-from gates.model.sides import Side, same_values, values_of_both
-from gates.model.verdict import Check
-from gates.model.wording import counted, listed, together
+from canary_mlflow.gates.evidence.clocks import LONGER, Pairs
+from canary_mlflow.gates.facts.check import with_fresh
+from canary_mlflow.gates.facts.exact import not_compared
+from canary_mlflow.gates.model.metrics import metrics_with
+from canary_mlflow.gates.model.policy import Policy
+from canary_mlflow.gates.model.records import Run
+from canary_mlflow.gates.model.sides import Side, same_values, values_of_both
+from canary_mlflow.gates.model.verdict import Check
+from canary_mlflow.gates.model.wording import counted, listed, together
 
 USUAL_FACTS = frozenset({"algo", "backend", "bound", "device", "model", "paradigm", "tier"})
 """Facts that overlays may ask for even if the runs of a comparison do not record them."""

@@ -7,8 +7,8 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
-from gates.model.bound import Bound
-from gates.model.fields import (
+from canary_mlflow.gates.model.bound import Bound
+from canary_mlflow.gates.model.fields import (
     PolicyError,
     Reader,
     choice,
@@ -22,11 +22,11 @@ from gates.model.fields import (
     unknown,
     words,
 )
-from gates.model.metrics import METRICS, RECORDINGS, USUAL, Metric
-from gates.model.paradigm import Paradigm
-from gates.model.policy import Conditional, KnownPrior, Overlay, Policy
-from gates.model.rules import MetricRule, Role, Scale, Worse
-from gates.model.summaries import SUMMARIES
+from canary_mlflow.gates.model.metrics import METRICS, RECORDINGS, USUAL, Metric
+from canary_mlflow.gates.model.paradigm import Paradigm
+from canary_mlflow.gates.model.policy import Conditional, KnownPrior, Overlay, Policy
+from canary_mlflow.gates.model.rules import MetricRule, Role, Scale, Worse
+from canary_mlflow.gates.model.summaries import SUMMARIES
 
 INFERRED: Mapping[str, type[Paradigm] | type[Bound]] = {"paradigm": Paradigm, "bound": Bound}
 """Facts that follow from others, with the values that they have."""

@@ -9,13 +9,13 @@ from statistics import median
 
 import numpy as np
 
-from gates import measured
-from gates.facts.exact import DRIFT, FROZEN
-from gates.measured import COSTLIER, Sides, by_layer, end, ratio, start
-from gates.model.policy import Policy
-from gates.model.records import Run
-from gates.model.verdict import Check, Outcome, RootCause
-from gates.model.wording import listed
+from canary_mlflow.gates import measured
+from canary_mlflow.gates.facts.exact import DRIFT, FROZEN
+from canary_mlflow.gates.measured import COSTLIER, Sides, by_layer, end, ratio, start
+from canary_mlflow.gates.model.policy import Policy
+from canary_mlflow.gates.model.records import Run
+from canary_mlflow.gates.model.verdict import Check, Outcome, RootCause
+from canary_mlflow.gates.model.wording import listed
 
 DEARER = (1 + COSTLIER) / 2  # times the cost of all steps, of which a slowdown of the last half moves no median
 HEAVIER = 1.05  # times its peak

@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from gates.evidence.clocks import contended, judged_in_pairs
-from gates.hard.crashes import crashes
-from gates.hard.hard_gates import hard_checks
-from gates.model.policy import Policy
-from gates.model.records import Run, Version
-from gates.model.rules import Role
-from gates.model.sides import Side, baseline_side, candidate_side, conditions, mismatches, planned
-from gates.model.verdict import CheckOutcome, Outcome, ReasonCode, Verdict
-from gates.model.wording import counted
+from canary_mlflow.gates.evidence.clocks import contended, judged_in_pairs
+from canary_mlflow.gates.hard.crashes import crashes
+from canary_mlflow.gates.hard.hard_gates import hard_checks
+from canary_mlflow.gates.model.policy import Policy
+from canary_mlflow.gates.model.records import Run, Version
+from canary_mlflow.gates.model.rules import Role
+from canary_mlflow.gates.model.sides import Side, baseline_side, candidate_side, conditions, mismatches, planned
+from canary_mlflow.gates.model.verdict import CheckOutcome, Outcome, ReasonCode, Verdict
+from canary_mlflow.gates.model.wording import counted
 
 GIVEN_UP = 2.0
 """A plan is given up when a check needs more than this many times the runs that the plan has."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from training.algorithms import dpo, ppo, sft
-from training.config import (
+from canary_mlflow.training.algorithms import dpo, ppo, sft
+from canary_mlflow.training.config import (
     AdapterConfig,
     CanaryConfig,
     DataConfig,

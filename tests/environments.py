@@ -83,5 +83,5 @@ def link(folder: Path, *, only: Collection[str] = (), without: Collection[str] =
 def copy_of_checkout(folder: Path) -> Path:
     """What git would take, in a folder that is not a checkout; this one may be none either."""
     ignored = [line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines()]
-    shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".git", *ignored))
+    shutil.copytree(ROOT, folder, symlinks=True, ignore=shutil.ignore_patterns(".git", *ignored))
     return folder

@@ -12,19 +12,19 @@ import forking
 from mlflow import MlflowClient
 from workplace import ROOT
 
+from canary_mlflow.gates import Run
 from canary_mlflow.tracking.reading.histories import read_runs
 from canary_mlflow.tracking.stores.session import close_run, create_child_run, open_session
 from canary_mlflow.tracking.stores.store import prepare_store
-from gates import Run
-from training.command_line import parse
-from training.compose import check, register_schemas
-from training.naming import run_params, run_tags
-from training.plain import to_plain
-from training.process import OwnRun, read_result
+from canary_mlflow.training.command_line import parse
+from canary_mlflow.training.compose import check, register_schemas
+from canary_mlflow.training.naming import run_params, run_tags
+from canary_mlflow.training.plain import to_plain
+from canary_mlflow.training.process import OwnRun, read_result
 
 WORK = """
 import pathlib, sys
-from training import worker
+from canary_mlflow.training import worker
 
 place = pathlib.Path(sys.argv[1])
 exec((place / "patch.py").read_text(), {})

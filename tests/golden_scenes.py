@@ -10,15 +10,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from canary_mlflow.gates import Version, judge
+from canary_mlflow.gates.model.policy import Policy
+from canary_mlflow.gates.watch import Level, WatchWarning
 from canary_mlflow.policies import load_policy
 from canary_mlflow.reports.decision import Decision, HeldBy, Hold, Question, RunWarning
 from canary_mlflow.reports.markdown import render as as_markdown
 from canary_mlflow.reports.terminal import render as as_text
 from canary_mlflow.reports.view import view_of
 from canary_mlflow.shown import json_text
-from gates import Version, judge
-from gates.model.policy import Policy
-from gates.watch import Level, WatchWarning
 
 FORMS: dict[str, Callable[[Decision], str]] = {
     "txt": as_text,

@@ -10,12 +10,12 @@ from mlflow.entities import Metric
 from recorded import RAISED
 
 from canary_mlflow.errors import NoSource
+from canary_mlflow.gates.model.policy import FreshBaseline, Policy, WithoutSource
 from canary_mlflow.launching.plan import Plan
 from canary_mlflow.launching.runs import Here, Result, RunSpec
 from canary_mlflow.policies import load_policy
 from canary_mlflow.tags import BASELINE_OF
 from canary_mlflow.tracking.describing.failures import raised_from
-from gates.model.policy import FreshBaseline, Policy, WithoutSource
 
 
 @dataclass

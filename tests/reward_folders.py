@@ -22,9 +22,9 @@ from transformers import (
     RobertaForSequenceClassification,
 )
 
-from training.assets.tiny import tiny_model_folder
-from training.datasets import embedded
-from training.datasets.rows import shuffled
+from canary_mlflow.training.assets.tiny import tiny_model_folder
+from canary_mlflow.training.datasets import embedded
+from canary_mlflow.training.datasets.rows import shuffled
 
 Change = Callable[[Any], None]
 DRAWN: dict[str, tuple[Any, Any]] = {

@@ -79,10 +79,12 @@ def test_what_benchmarks_import_is_there() -> None:
 def test_a_name_that_is_not_there_is_seen(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
-        "from gates import gone\nimport gates.lost\n"
-        "def f():\n    from gate_freeze import AWAY\n    from gates.stats import power\n    power.OLD = 1\n"
+        "from canary_mlflow.gates import gone\nimport canary_mlflow.lost\ndef f():\n    from gate_freeze import AWAY\n"
+        "    from canary_mlflow.gates.stats import power\n    power.OLD = 1\n"
     )
-    found = ["1: gates has no gone", "2: gates has no lost", "4: gate_freeze has no AWAY", "6: power has no OLD"]
+    whole = "canary_mlflow"
+    found = [f"1: {whole}.gates has no gone", f"2: {whole} has no lost"]
+    found += ["4: gate_freeze has no AWAY", "6: power has no OLD"]
     assert list(missing(script)) == [f"script.py:{line}" for line in found]
 
 

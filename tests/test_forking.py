@@ -126,9 +126,9 @@ def test_a_copied_store_is_what_mlflow_makes(tmp_path: Path) -> None:
 
 CONFIGS = """
 import json, pathlib, sys
-from training.command_line import parse
-from training.compose import check, register_schemas
-from training.plain import to_plain
+from canary_mlflow.training.command_line import parse
+from canary_mlflow.training.compose import check, register_schemas
+from canary_mlflow.training.plain import to_plain
 register_schemas()
 file = pathlib.Path(sys.argv[1], "adapter", "mine.yaml")
 for rank in ("4", "16"):
@@ -150,6 +150,11 @@ def test_a_kept_configuration_is_what_hydra_makes_of_the_files_as_they_are_now(t
 
 
 def test_code_of_a_tests_own_comes_first(tmp_path: Path) -> None:
-    (tmp_path / "first.py").write_text("import gates\ngates.mine = 'seen'\n")
-    process = start("-c", "import gates; print(gates.mine)", folder=tmp_path, CANARY_TEST_FIRST=f"{tmp_path}/first.py")
+    (tmp_path / "first.py").write_text("import canary_mlflow.gates as gates\ngates.mine = 'seen'\n")
+    process = start(
+        "-c",
+        "import canary_mlflow.gates as gates; print(gates.mine)",
+        folder=tmp_path,
+        CANARY_TEST_FIRST=f"{tmp_path}/first.py",
+    )
     assert process.communicate() == ("seen\n", "")

@@ -25,7 +25,11 @@ def leftover(tmp_path_factory: pytest.TempPathFactory) -> Environment:
 
 def test_each_way_in_goes_on_in_the_checkouts_own_environment(checkout: Path, leftover: Environment) -> None:
     own = make(checkout / ".venv")
-    for words in (JOB, ("-m", "training.single_run", "--help"), ("-m", "canary_mlflow.cli", "gate", "--help")):
+    for words in (
+        JOB,
+        ("-m", "canary_mlflow.training.single_run", "--help"),
+        ("-m", "canary_mlflow.cli", "gate", "--help"),
+    ):
         done = leftover.run(leftover.python, *words, cwd=checkout)
         assert done.returncode == 0, done.stderr
         assert done.stderr == (f"canary: {leftover.python} is not this checkout's Python; going on with {own.python}\n")

@@ -9,9 +9,9 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedTokenizerFast, PrinterCallback
 
-from training.ppo.settings import PPOConfig
-from training.ppo.trainer import PPOTrainer
-from training.rewards import Answers
+from canary_mlflow.training.ppo.settings import PPOConfig
+from canary_mlflow.training.ppo.trainer import PPOTrainer
+from canary_mlflow.training.rewards import Answers
 
 EOS, PAD = 0, 1
 PROMPTS = [f"the {a} {b} the {c}" for a in ("cat", "dog") for b in ("sees", "hunts a") for c in ("sea", "old house")]

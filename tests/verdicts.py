@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gates import Verdict
-from gates.model.verdict import Check
+from canary_mlflow.gates import Verdict
+from canary_mlflow.gates.model.verdict import Check
 
 
 def check(verdict: Verdict, name: str) -> Check:

@@ -9,8 +9,8 @@ from copy import deepcopy
 import numpy as np
 import yaml
 
+from canary_mlflow.gates.watch import Watch, WatchPolicy, parse_watch
 from canary_mlflow.policies import conf_dir
-from gates.watch import Watch, WatchPolicy, parse_watch
 
 Rows = list[dict[str, float]]
 DEFAULT = yaml.safe_load((conf_dir() / "watch" / "default.yaml").read_text())

@@ -29,13 +29,13 @@ from canary_mlflow.loading import collect_seldom
 from canary_mlflow.notify.session import ask
 from canary_mlflow.policies import conf_dir
 from canary_mlflow.shown import replace_unknown, say
-from training import submitting
-from training.ahead import begun
-from training.command_line import expand, parse
-from training.compose import Composed, composed, register_schemas, to_config
-from training.config import CanaryConfig
-from training.edge import ended
-from training.preflight import check_outputs, check_signer, preflight
+from canary_mlflow.training import submitting
+from canary_mlflow.training.ahead import begun
+from canary_mlflow.training.command_line import expand, parse
+from canary_mlflow.training.compose import Composed, composed, register_schemas, to_config
+from canary_mlflow.training.config import CanaryConfig
+from canary_mlflow.training.edge import ended
+from canary_mlflow.training.preflight import check_outputs, check_signer, preflight
 
 # launch and sweep import MLflow, which takes longer to load than a refusal should take: imported where they are used.
 
@@ -70,7 +70,7 @@ def _run(argv: list[str]) -> int:
         return _alone(jobs[0])
     store = _may_begin(configs, in_sweep=line.multirun)
     if line.multirun:
-        from training.sweep import run_sweep
+        from canary_mlflow.training.sweep import run_sweep
 
         if said := submitting.note(jobs[0].launcher, store):
             say(said)
@@ -82,7 +82,7 @@ def _run(argv: list[str]) -> int:
 def _may_begin(configs: Sequence[CanaryConfig], *, in_sweep: bool = False) -> str:
     """Refuse what only the libraries, the ledger or the store know to be wrong; the store's address otherwise."""
     from canary_mlflow.installation import outside_ranges
-    from training.check_reward import precheck
+    from canary_mlflow.training.check_reward import precheck
 
     if found := outside_ranges():
         say(f"{found}; a run may break off; pip install 'canary-mlflow[train]'")
@@ -100,7 +100,7 @@ def _alone(job: Composed) -> int:
     outputs = Path(job.outputs).absolute()
     ask(job.config.notify.entry(), outputs)
     with begun(job.config, outputs, lambda: _may_begin([job.config])) as workers:
-        from training import launch
+        from canary_mlflow.training import launch
 
         return launch.run_session(job.config, outputs, workers)
 
@@ -138,7 +138,7 @@ def _with_hydra(argv: Sequence[str]) -> list[int]:
 
 
 def _job(config: CanaryConfig, scratch: Path, *, in_sweep: bool) -> int:
-    from training import launch, sweep
+    from canary_mlflow.training import launch, sweep
 
     ask(config.notify.entry(), scratch)  # whom the processes of its runs are to tell
     return sweep.run_job(config, scratch) if in_sweep else launch.run_session(config, scratch)

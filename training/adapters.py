@@ -6,8 +6,8 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from training.config import AdapterConfig
-from training.errors import SetupError
+from canary_mlflow.training.config import AdapterConfig
+from canary_mlflow.training.errors import SetupError
 
 if TYPE_CHECKING:
     from peft import PeftConfig

@@ -8,10 +8,10 @@ from pathlib import Path
 from shutil import rmtree
 
 from canary_mlflow.policies import load_policy
-from training.config import CanaryConfig
-from training.plain import to_plain
-from training.preflight import runs_of
-from training.process import Worker, workers
+from canary_mlflow.training.config import CanaryConfig
+from canary_mlflow.training.plain import to_plain
+from canary_mlflow.training.preflight import runs_of
+from canary_mlflow.training.process import Worker, workers
 
 
 def workers_of(config: CanaryConfig, scratch: Path, repeats: int) -> AbstractContextManager[Iterator[Worker]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from training.config import CanaryConfig
-from training.devices import Device
+from canary_mlflow.training.config import CanaryConfig
+from canary_mlflow.training.devices import Device
 
 NEEDED = ("output_dir", "max_steps", "per_device_train_batch_size", "seed", "use_cpu", "logging_steps", "report_to",
           "disable_tqdm", "logging_nan_inf_filter", "save_strategy", "iterations", "rollout_batch_size",

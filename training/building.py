@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerCallback
 
-    from training.config import CanaryConfig
-    from training.devices import Device
-    from training.evaluation import EvaluateAtEnd
-    from training.parts import Inputs, Parts
+    from canary_mlflow.training.config import CanaryConfig
+    from canary_mlflow.training.devices import Device
+    from canary_mlflow.training.evaluation import EvaluateAtEnd
+    from canary_mlflow.training.parts import Inputs, Parts
 
 SMALL = 64 * 2**20  # bytes of weights: a tenth of what a process has loaded by then
 WEIGHTS = ("*.safetensors", "*.bin")
@@ -66,10 +66,10 @@ def build_run(config: CanaryConfig, inputs: Inputs, device: Device, folder: Path
     numpy's random generators in the same state."""
     from transformers import PrinterCallback, set_seed
 
-    from training import faults
-    from training.algorithms import build
-    from training.evaluation import EvaluateAtEnd
-    from training.parts import build_parts
+    from canary_mlflow.training import faults
+    from canary_mlflow.training.algorithms import build
+    from canary_mlflow.training.evaluation import EvaluateAtEnd
+    from canary_mlflow.training.parts import build_parts
 
     set_seed(config.seed)  # before anything is built; PPO's permutations come from numpy
     parts = faults.prepare(build_parts(config, device, inputs), config.fault)

@@ -15,11 +15,11 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from canary_mlflow.tracking.probes.answers import as_text
 from canary_mlflow.tracking.reading.samples import Answer, Samples
-from training.config import CanaryConfig
-from training.datasets.chats import ids_of
-from training.mlflow_model import policy_of, router_silent
-from training.reward_sources import columns_of
-from training.rewards import prompts_of
+from canary_mlflow.training.config import CanaryConfig
+from canary_mlflow.training.datasets.chats import ids_of
+from canary_mlflow.training.mlflow_model import policy_of, router_silent
+from canary_mlflow.training.reward_sources import columns_of
+from canary_mlflow.training.rewards import prompts_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -138,7 +138,7 @@ class FixedPrompts(TrainerCallback):
             return [sum(scores) for scores in zip(*(one(**given) for one in self._trainer.reward_funcs), strict=True)]
         if not hasattr(self._trainer, "reward"):
             return [None] * len(ids)
-        from training.group_trainer import answers_of
+        from canary_mlflow.training.group_trainer import answers_of
 
         prompts = ids_of(self._prompts, tokenizer)
         given = answers_of(prompts, ids, tokenizer.pad_token_id, answers.device, self._rows)

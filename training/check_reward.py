@@ -14,16 +14,16 @@ from canary_mlflow.errors import UsageError, one_line
 from canary_mlflow.files.source import read_bytes
 from canary_mlflow.module_runner import module_command
 from canary_mlflow.shown import echo
-from training import datasets
-from training.config import CanaryConfig
-from training.datasets import embedded
-from training.datasets.records import kind_of
-from training.datasets.rows import shuffled
-from training.edge import ended
-from training.errors import SetupError
-from training.plain import read_back, to_plain
-from training.reward_checks import RewardCheck, check, load
-from training.reward_sources import reward_folder
+from canary_mlflow.training import datasets
+from canary_mlflow.training.config import CanaryConfig
+from canary_mlflow.training.datasets import embedded
+from canary_mlflow.training.datasets.records import kind_of
+from canary_mlflow.training.datasets.rows import shuffled
+from canary_mlflow.training.edge import ended
+from canary_mlflow.training.errors import SetupError
+from canary_mlflow.training.plain import read_back, to_plain
+from canary_mlflow.training.reward_checks import RewardCheck, check, load
+from canary_mlflow.training.reward_sources import reward_folder
 
 EMBEDDED = "preferences"
 ANSWERS = ("chosen", "rejected")
@@ -120,7 +120,13 @@ def _prechecked(path: str, config: CanaryConfig) -> str:
     with tempfile.TemporaryDirectory(prefix="canary-") as folder:
         file = Path(folder, "config.json")
         file.write_text(json.dumps(to_plain(config)))
-        words = [*module_command("training.check_reward"), path, f"--config={file}", f"--rows={ROWS}", "--json"]
+        words = [
+            *module_command("canary_mlflow.training.check_reward"),
+            path,
+            f"--config={file}",
+            f"--rows={ROWS}",
+            "--json",
+        ]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode not in CODES.values() or not done.stdout.strip():
         said = (done.stderr.strip().splitlines() or [f"{path}: the check of the reward model broke off"])[-1]

@@ -16,7 +16,7 @@ import numpy as np
 
 from canary_mlflow.shown import visible
 from canary_mlflow.tracking.probes.trained import answer_of
-from training.errors import first_line
+from canary_mlflow.training.errors import first_line
 
 ERRORS = {
     "float32": 1e-4, "fp32": 1e-4, "tf32": 2.0**-10, "float16": 2.0**-10, "fp16": 2.0**-10, "bfloat16": 2.0**-8,

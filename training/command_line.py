@@ -25,7 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.policies import option_names, read_policy
-from training.config import CanaryConfig
+from canary_mlflow.training.config import CanaryConfig
 
 PARTS = {item.name for item in fields(CanaryConfig)}
 POLICIES = ("gate", "watch")  # groups whose options may be files of the user's own

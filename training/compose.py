@@ -15,10 +15,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from canary_mlflow.errors import UsageError, one_line
 from canary_mlflow.policies import conf_dir, watch_of_canary
-from training.algorithms import NAMES, schemas
-from training.command_line import CommandLine, explain, missing_option
-from training.config import GROUPS, CanaryConfig
-from training.preflight import check_values
+from canary_mlflow.training.algorithms import NAMES, schemas
+from canary_mlflow.training.command_line import CommandLine, explain, missing_option
+from canary_mlflow.training.config import GROUPS, CanaryConfig
+from canary_mlflow.training.preflight import check_values
 
 
 def register_schemas() -> None:

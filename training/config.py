@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Dict, List, Optional
 from omegaconf import MISSING
 
 if TYPE_CHECKING:
-    from training.reward_config import RewardConfig
+    from canary_mlflow.training.reward_config import RewardConfig
 
 # OmegaConf reads these annotations at run time, hence typing's Optional/Dict/List.
 

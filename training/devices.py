@@ -13,9 +13,9 @@ from typing import Any
 
 from canary_mlflow.tracking.describing import gpus
 from canary_mlflow.tracking.describing.fingerprint import usable_cores
-from training.config import HardwareConfig
-from training.errors import SetupError
-from training.peers import world
+from canary_mlflow.training.config import HardwareConfig
+from canary_mlflow.training.errors import SetupError
+from canary_mlflow.training.peers import world
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from training.errors import first_line
-from training.mlflow_model import policy_of
+from canary_mlflow.training.errors import first_line
+from canary_mlflow.training.mlflow_model import policy_of
 
 # How far two evaluations of the same weights may differ: absolute, or relative for numbers above 1. On a CPU they are
 # bit for bit the same, except on an nf4 base (up to 2e-3 of a log-probability of -110); a GPU may add in another order.

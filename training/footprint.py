@@ -23,13 +23,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
-from training.config import CanaryConfig
-from training.devices import Device
-from training.errors import SetupError, first_line
-from training.loading import unfit
-from training.memory import loading_options
-from training.models import read_config
-from training.quantization import stored
+from canary_mlflow.training.config import CanaryConfig
+from canary_mlflow.training.devices import Device
+from canary_mlflow.training.errors import SetupError, first_line
+from canary_mlflow.training.loading import unfit
+from canary_mlflow.training.memory import loading_options
+from canary_mlflow.training.models import read_config
+from canary_mlflow.training.quantization import stored
 
 LARGEST = {"vocab_size": 10_000_000, "num_hidden_layers": 10_000}
 STATES = {  # bytes of the optimizer's states per trained weight, or once or twice the weight's own dtype
@@ -161,7 +161,7 @@ def _refuse_endless(settings: Any) -> None:
 
 def _reference_and_module(config: CanaryConfig, model: Any) -> tuple[Any, Any]:
     """The frozen reference (None if there is none) and the module that is trained, as the trainers make them."""
-    from training.adapters import peft_config
+    from canary_mlflow.training.adapters import peft_config
 
     name, adapted = config.algo.name, peft_config(config.adapter, model, config.algo.head)
     holds = name in ("dpo", "kto", "ppo") or (name in ("grpo", "rloo") and config.algo.beta)
@@ -170,7 +170,7 @@ def _reference_and_module(config: CanaryConfig, model: Any) -> tuple[Any, Any]:
         reference = copy.deepcopy(model).requires_grad_(False).eval()
         _patch(config, reference)
     if name == "ppo":
-        from training.ppo.actor_critic import build_actor_critic
+        from canary_mlflow.training.ppo.actor_critic import build_actor_critic
 
         module: Any = build_actor_critic(model, config.algo.value_head, adapted)
     elif adapted is not None:
@@ -279,8 +279,8 @@ def _is_fused() -> bool:
 
 def _ppo_step(config: CanaryConfig, module: Any, reference: Any) -> tuple[torch.Tensor, int]:
     """The same for PPO: an update of one minibatch, and the scoring of the finished rollout before it."""
-    from training.ppo.actor_critic import response_logits
-    from training.ppo.losses import token_entropy, token_logps
+    from canary_mlflow.training.ppo.actor_critic import response_logits
+    from canary_mlflow.training.ppo.losses import token_entropy, token_logps
 
     algo = config.algo
     rows, answer = config.train.batch_size // algo.num_minibatches, algo.max_new_tokens

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from training.arguments import trainer_arguments
-from training.config import CanaryConfig
-from training.datasets.chats import ids_of
-from training.devices import Device
-from training.loading import SEED
-from training.parts import Parts
-from training.rewards import Answers, Reward, prompts_of, rewards_of
+from canary_mlflow.training.arguments import trainer_arguments
+from canary_mlflow.training.config import CanaryConfig
+from canary_mlflow.training.datasets.chats import ids_of
+from canary_mlflow.training.devices import Device
+from canary_mlflow.training.loading import SEED
+from canary_mlflow.training.parts import Parts
+from canary_mlflow.training.rewards import Answers, Reward, prompts_of, rewards_of
 
 EVALUATED = "num_generations_eval"  # older TRLs evaluate with as many answers as they train with
 

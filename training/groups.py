@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from omegaconf import MISSING
 
-from training import values
-from training.config import Algo, HardwareConfig, TrainConfig
-from training.errors import SetupError
-from training.reward_config import RewardConfig, check_rewards
+from canary_mlflow.training import values
+from canary_mlflow.training.config import Algo, HardwareConfig, TrainConfig
+from canary_mlflow.training.errors import SetupError
+from canary_mlflow.training.reward_config import RewardConfig, check_rewards
 
 WORK = ("num_generations", "num_iterations", "max_new_tokens", "max_prompt_length", "temperature")
 

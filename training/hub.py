@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from training.errors import SetupError
+from canary_mlflow.training.errors import SetupError
 
 REACH_SECONDS = 10.0  # a hub that has not answered by then counts as out of reach
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")

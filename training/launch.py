@@ -34,14 +34,14 @@ from canary_mlflow.tags import SEEDS
 from canary_mlflow.tracking.reading.histories import read_version
 from canary_mlflow.tracking.stores.session import finish_session, held, open_session
 from canary_mlflow.tracking.stores.store import prepare_store
-from training.ahead import first_runs
-from training.config import CanaryConfig
-from training.errors import SetupError
-from training.naming import choose_model_name, session_name, session_tags
-from training.plain import to_plain
-from training.preflight import runs_of
-from training.process import OwnRun, Worker
-from training.runs import code_of, own_run, own_runs, prepared, prestarted, until_broken
+from canary_mlflow.training.ahead import first_runs
+from canary_mlflow.training.config import CanaryConfig
+from canary_mlflow.training.errors import SetupError
+from canary_mlflow.training.naming import choose_model_name, session_name, session_tags
+from canary_mlflow.training.plain import to_plain
+from canary_mlflow.training.preflight import runs_of
+from canary_mlflow.training.process import OwnRun, Worker
+from canary_mlflow.training.runs import code_of, own_run, own_runs, prepared, prestarted, until_broken
 
 
 def run_session(config: CanaryConfig, scratch: Path, begun: Iterator[Worker] | None = None) -> int:

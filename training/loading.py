@@ -8,16 +8,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from training import peers
-from training.config import CanaryConfig
-from training.errors import SetupError, first_line
-from training.memory import loading_options
-from training.quantization import keep_trainable, quantization_config
+from canary_mlflow.training import peers
+from canary_mlflow.training.config import CanaryConfig
+from canary_mlflow.training.errors import SetupError, first_line
+from canary_mlflow.training.memory import loading_options
+from canary_mlflow.training.quantization import keep_trainable, quantization_config
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from training.devices import Device
+    from canary_mlflow.training.devices import Device
 
 
 HEADS = ("score.weight", "classifier.weight", "classifier.bias")  # of a sequence classifier

@@ -6,12 +6,12 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import UsageError
-from training import values
-from training.config import CanaryConfig
-from training.errors import SetupError
+from canary_mlflow.training import values
+from canary_mlflow.training.config import CanaryConfig
+from canary_mlflow.training.errors import SetupError
 
 if TYPE_CHECKING:
-    from training.devices import Device
+    from canary_mlflow.training.devices import Device
 
 WEIGHTS = ("auto", "fp32", "bf16")
 ATTENTIONS = ("auto", "eager", "sdpa", "flash_attention_2")

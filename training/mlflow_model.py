@@ -15,18 +15,18 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from training.assets.cache import SEAL
-from training.config import CanaryConfig, ModelConfig
-from training.errors import SetupError
-from training.hub import MODEL_PATTERNS
-from training.models import model_folder
-from training.peers import leads
+from canary_mlflow.training.assets.cache import SEAL
+from canary_mlflow.training.config import CanaryConfig, ModelConfig
+from canary_mlflow.training.errors import SetupError
+from canary_mlflow.training.hub import MODEL_PATTERNS
+from canary_mlflow.training.models import model_folder
+from canary_mlflow.training.peers import leads
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, Trainer
 
-    from training.devices import Device
-    from training.parts import Parts
+    from canary_mlflow.training.devices import Device
+    from canary_mlflow.training.parts import Parts
 
 # Folder names that MLflow's flavour `transformers` expects.
 MODEL = "model"
@@ -73,7 +73,7 @@ def read_model(config: CanaryConfig, tokenizer: Any, device: Device, folder: Pat
     another tokenizer than the one that was trained with."""
     from transformers import AutoTokenizer
 
-    from training.loading import load_model
+    from canary_mlflow.training.loading import load_model
 
     saved = AutoTokenizer.from_pretrained(folder / TOKENIZER)
     if saved.get_vocab() != tokenizer.get_vocab() or saved.chat_template != tokenizer.chat_template:

@@ -8,11 +8,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from training import quantization
-from training.assets import tiny
-from training.config import AdapterConfig, ModelConfig
-from training.errors import SetupError, first_line
-from training.hub import MODEL_PATTERNS, TOKENIZER_FILES, Repository, locate, missing_model_files
+from canary_mlflow.training import quantization
+from canary_mlflow.training.assets import tiny
+from canary_mlflow.training.config import AdapterConfig, ModelConfig
+from canary_mlflow.training.errors import SetupError, first_line
+from canary_mlflow.training.hub import MODEL_PATTERNS, TOKENIZER_FILES, Repository, locate, missing_model_files
 
 
 def model_folder(model: ModelConfig) -> Path:

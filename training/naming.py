@@ -12,10 +12,10 @@ from canary_mlflow import tags
 from canary_mlflow.ci.job import ci_tags
 from canary_mlflow.errors import UsageError
 from canary_mlflow.registry.evidence import work_of_champion
-from training import faults
-from training.config import CanaryConfig
-from training.plain import to_plain
-from training.workload import digest_of
+from canary_mlflow.training import faults
+from canary_mlflow.training.config import CanaryConfig
+from canary_mlflow.training.plain import to_plain
+from canary_mlflow.training.workload import digest_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from canary_mlflow import tags
 from canary_mlflow.tracking.signals import obey
-from training import peers
-from training.errors import Stopped
-from training.peers import End
-from training.process import OwnRun
+from canary_mlflow.training import peers
+from canary_mlflow.training.errors import Stopped
+from canary_mlflow.training.peers import End
+from canary_mlflow.training.process import OwnRun
 
 if TYPE_CHECKING:
     from canary_mlflow.tracking.callback import CanaryCallback
-    from training.building import Ahead, Built
-    from training.config import CanaryConfig
-    from training.devices import Device
-    from training.parts import Inputs
+    from canary_mlflow.training.building import Ahead, Built
+    from canary_mlflow.training.config import CanaryConfig
+    from canary_mlflow.training.devices import Device
+    from canary_mlflow.training.parts import Inputs
 
 WEIGHTS = "model"  # in a run's scratch folder, and among its artifacts
 
@@ -78,11 +78,11 @@ def train(job: OwnRun, folder: Path, loaded: Loaded, end: End) -> None:
 
 def _build(job: OwnRun, folder: Path, loaded: Loaded, end: End) -> Run:
     """The run with its trainer, which may have been built ahead. `end` has its work before the trainer is built."""
-    from training.building import build_run
-    from training.devices import settle
-    from training.parts import prepare_inputs
-    from training.plain import read_back
-    from training.workload import describe
+    from canary_mlflow.training.building import build_run
+    from canary_mlflow.training.devices import settle
+    from canary_mlflow.training.parts import prepare_inputs
+    from canary_mlflow.training.plain import read_back
+    from canary_mlflow.training.workload import describe
 
     config = read_back(job.config)
     device = loaded.device or settle(config.hardware)
@@ -124,8 +124,8 @@ def _fit(run: Run, canary: CanaryCallback, end: End) -> None:
 
     from tqdm.contrib.logging import logging_redirect_tqdm
 
-    from training.building import put_in_place
-    from training.callbacks import FixedPrompts, ProgressBar
+    from canary_mlflow.training.building import put_in_place
+    from canary_mlflow.training.callbacks import FixedPrompts, ProgressBar
 
     config, built, trainer = run.config, run.built, run.built.trainer
     progress = ProgressBar(run.job.name)
@@ -153,7 +153,7 @@ def _fit(run: Run, canary: CanaryCallback, end: End) -> None:
 
 def _save(run: Run) -> None:
     """Write what was trained, or a note in its place, into the run's folder."""
-    from training.mlflow_model import evidence_only, write_model
+    from canary_mlflow.training.mlflow_model import evidence_only, write_model
 
     if run.config.tracking.weights == "none":
         evidence_only(run.weights)
@@ -165,9 +165,9 @@ def _save(run: Run) -> None:
 def _evaluate_saved(run: Run) -> dict[str, Any] | None:
     """The evaluation of the weights as they were saved; every rank evaluates its share. None without weights, and for
     sharded ones, which are not read back."""
-    from training.evaluation import repeat_evaluation
-    from training.memory import rounding
-    from training.mlflow_model import read_model
+    from canary_mlflow.training.evaluation import repeat_evaluation
+    from canary_mlflow.training.memory import rounding
+    from canary_mlflow.training.mlflow_model import read_model
 
     if run.config.tracking.weights != "log" or run.config.parallel.name == "fsdp2":
         return None
@@ -194,7 +194,7 @@ def _record_variants(run: Run) -> None:
     from canary_mlflow.shown import say
     from canary_mlflow.tracking.stores.session import log_tags
     from canary_mlflow.tracking.stores.store import prepare_store
-    from training.variant_facts import variant_tags
+    from canary_mlflow.training.variant_facts import variant_tags
 
     found = variant_tags(run.config, run.inputs, run.device, run.folder / "variants", say)
     log_tags(prepare_store(run.job.store), run.job.run_id, found)
@@ -206,7 +206,7 @@ def _record_profile(run: Run) -> None:
     from canary_mlflow.tracking.reading.profile import FOLDER, TRACE
     from canary_mlflow.tracking.stores.session import log_tags
     from canary_mlflow.tracking.stores.store import prepare_store
-    from training.profiling import profile_training
+    from canary_mlflow.training.profiling import profile_training
 
     scratch, client, run_id = run.folder / "profiled", prepare_store(run.job.store), run.job.run_id
     profile_training(run.config, run.inputs, run.device, scratch)

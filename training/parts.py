@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from training import adapters, datasets, loading, models, reward_sources
-from training.config import CanaryConfig
-from training.datasets import DataStats
-from training.reward_sources import revision_of
+from canary_mlflow.training import adapters, datasets, loading, models, reward_sources
+from canary_mlflow.training.config import CanaryConfig
+from canary_mlflow.training.datasets import DataStats
+from canary_mlflow.training.reward_sources import revision_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from peft import PeftConfig
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from training.devices import Device
+    from canary_mlflow.training.devices import Device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ def build_parts(config: CanaryConfig, device: Device | None = None, inputs: Inpu
     Without `device`, the configured hardware is settled here; without `inputs`, they are prepared here. Raises
     SetupError in one line.
     """
-    from training.devices import settle
+    from canary_mlflow.training.devices import settle
 
     device, inputs = device or settle(config.hardware), inputs or prepare_inputs(config)
     model = loading.load_model(config, inputs.folder, inputs.tokenizer, device)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from typing import Any, get_args, get_origin, get_type_hints
 
-from training.algorithms import schemas
-from training.config import CanaryConfig
+from canary_mlflow.training.algorithms import schemas
+from canary_mlflow.training.config import CanaryConfig
 
 
 def to_plain(config: CanaryConfig) -> dict[str, Any]:

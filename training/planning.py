@@ -20,16 +20,16 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.loading import collect_seldom, quiet_4_bit
 from canary_mlflow.schemas import stamped
 from canary_mlflow.shown import echo_lines, json_text
-from training import devices, models, quantization
-from training.command_line import expand, parse
-from training.compose import check, register_schemas
-from training.config import CanaryConfig, ModelConfig
-from training.edge import ended
-from training.errors import SetupError
-from training.hub import Repository, locate
+from canary_mlflow.training import devices, models, quantization
+from canary_mlflow.training.command_line import expand, parse
+from canary_mlflow.training.compose import check, register_schemas
+from canary_mlflow.training.config import CanaryConfig, ModelConfig
+from canary_mlflow.training.edge import ended
+from canary_mlflow.training.errors import SetupError
+from canary_mlflow.training.hub import Repository, locate
 
 if TYPE_CHECKING:
-    from training.footprint import Footprint
+    from canary_mlflow.training.footprint import Footprint
 
 ON_CUDA = 768 * 2**20
 """Bytes that a run on a GPU takes beside what is counted, for CUDA's context and cuBLAS's workspaces: 758 MiB on an
@@ -60,7 +60,7 @@ def plan(words: Sequence[str], *, as_json: bool = False) -> int:
     devices.check(config.hardware, config.parallel.name)
     refuse_uncounted(config, quantization.stored(settings))
     quiet_4_bit()
-    from training.footprint import footprint  # torch
+    from canary_mlflow.training.footprint import footprint  # torch
 
     device = devices.settle(config.hardware)
     found = footprint(config, folder, device)

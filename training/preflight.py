@@ -10,11 +10,21 @@ from pathlib import Path
 from canary_mlflow.errors import CanaryError, UsageError
 from canary_mlflow.notify.session import ask
 from canary_mlflow.policies import load_policy, load_watch, timed_metrics
-from training import adapters, datasets, devices, faults, memory, models, quantization, reward_sources, values
-from training.config import CanaryConfig, FaultConfig
-from training.errors import SetupError
-from training.reward_sources import reward_folder
-from training.variants import variants_of
+from canary_mlflow.training import (
+    adapters,
+    datasets,
+    devices,
+    faults,
+    memory,
+    models,
+    quantization,
+    reward_sources,
+    values,
+)
+from canary_mlflow.training.config import CanaryConfig, FaultConfig
+from canary_mlflow.training.errors import SetupError
+from canary_mlflow.training.reward_sources import reward_folder
+from canary_mlflow.training.variants import variants_of
 
 # Known to the pinned Transformers and TRL, and to TRL 1.12.0.
 OPTIMIZERS = (

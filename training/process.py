@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from canary_mlflow.launching.runs import Result, RunSpec
-from canary_mlflow.module_runner import module_command
+from canary_mlflow.module_runner import ROOT, module_command
 from canary_mlflow.tracking.describing.failures import Raised
 from canary_mlflow.tracking.signals import waiting
-from training import devices, peers
+from canary_mlflow.training import devices, peers
 
 GRACE = peers.GRACE + 5.0  # seconds a run has to record its end after SIGTERM: more than its ranks
 AHEAD = 3  # processes that load their libraries at the same time, half a GiB each
@@ -35,7 +35,7 @@ JOB = "job.json"  # in a run's scratch folder: the run to make
 class OwnRun(RunSpec):
     """A run of the code that is running; travels to its process as JSON. `name`: also for its progress bar."""
 
-    makes: ClassVar[str] = "training.runs:train"
+    makes: ClassVar[str] = "canary_mlflow.training.runs:train"
     config: dict[str, Any]  # training.plain.to_plain
     folder: str = ""  # for its scratch files; '': one that is removed afterwards
     keep_weights: bool = False
@@ -167,7 +167,11 @@ def _start(folder: Path, config: Mapping[str, Any], algo: str, threads: int, ran
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).write_text(json.dumps(config))
     # Its standard input is a pipe from this process: if that closes, nobody waits for the run any more.
-    words = ["training.worker", str(folder), algo] if ranks == 1 else ["training.ranks", str(folder), algo, str(ranks)]
+    words = (
+        ["canary_mlflow.training.worker", str(folder), algo]
+        if ranks == 1
+        else ["canary_mlflow.training.ranks", str(folder), algo, str(ranks)]
+    )
     command = [*module_command(words[0]), *words[1:]]
     with deaf_to_the_terminal():
         env = _environment(threads) | devices.environment(config.get("hardware", {}))
@@ -221,8 +225,7 @@ the session, its runs must not inherit them: each would wait for ranks that neve
 
 
 def _environment(threads: int) -> dict[str, str]:
-    root = str(Path(__file__).resolve().parents[1])
-    path = os.pathsep.join(item for item in (os.environ.get("PYTHONPATH", ""), root) if item)
+    path = os.pathsep.join(item for item in (os.environ.get("PYTHONPATH", ""), ROOT) if item)
     # The run finds its MLflow run in job.json; MLFLOW_RUN_ID names the session's.
     inherited = {
         key: value

@@ -19,11 +19,11 @@ from canary_mlflow.loading import collect_seldom
 from canary_mlflow.registry.artifacts import subject_of
 from canary_mlflow.tags import ALGO, NOT_PROMOTABLE, PROFILE_OF, ROLE, SEED
 from canary_mlflow.tracking.reading.profile import FOLDER, PROFILE
-from training.compose import register_schemas, to_config
-from training.edge import ended
-from training.naming import PROFILER
-from training.preflight import preflight
-from training.process import settings
+from canary_mlflow.training.compose import register_schemas, to_config
+from canary_mlflow.training.edge import ended
+from canary_mlflow.training.naming import PROFILER
+from canary_mlflow.training.preflight import preflight
+from canary_mlflow.training.process import settings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,9 +44,9 @@ def profile_run(store: str, run_id: str) -> int:
     from canary_mlflow.tracking.stores.owner import scratch
     from canary_mlflow.tracking.stores.session import get_run
     from canary_mlflow.tracking.stores.store import prepare_store
-    from training import algorithms
-    from training.devices import settle as settle_device
-    from training.parts import prepare_inputs
+    from canary_mlflow.training import algorithms
+    from canary_mlflow.training.devices import settle as settle_device
+    from canary_mlflow.training.parts import prepare_inputs
 
     client = prepare_store(store)
     like = get_run(client, run_id)
@@ -55,7 +55,7 @@ def profile_run(store: str, run_id: str) -> int:
     preflight(config)
     algorithms.load(config.algo.name)
     device, inputs = settle_device(config.hardware), prepare_inputs(config)
-    from training.profiling import profile_training
+    from canary_mlflow.training.profiling import profile_training
 
     with scratch("profile") as folder:
         profile_training(config, inputs, device, folder)

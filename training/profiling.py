@@ -24,10 +24,10 @@ from torch.profiler import profile as torch_profiler
 from transformers import PrinterCallback, Trainer, TrainerCallback, set_seed
 
 from canary_mlflow.tracking.reading.profile import FILE, TRACE, Cost, Frame, Profile, to_text
-from training.algorithms import build
-from training.config import CanaryConfig
-from training.devices import Device
-from training.parts import Inputs, build_parts
+from canary_mlflow.training.algorithms import build
+from canary_mlflow.training.config import CanaryConfig
+from canary_mlflow.training.devices import Device
+from canary_mlflow.training.parts import Inputs, build_parts
 
 WAIT, WARMUP, ACTIVE = 3, 2, 4
 """Numbers of steps (PPO: iterations) before the profiler runs, while it warms up, and while it records."""

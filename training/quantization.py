@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from training.config import AdapterConfig, QuantizationConfig
-from training.errors import SetupError
+from canary_mlflow.training.config import AdapterConfig, QuantizationConfig
+from canary_mlflow.training.errors import SetupError
 
 if TYPE_CHECKING:
     import torch

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from canary_mlflow.module_runner import module_command
-from training.peers import COUNT, GRACE, clear
-from training.process import RESULT, ending_of, write_result
+from canary_mlflow.training.peers import COUNT, GRACE, clear
+from canary_mlflow.training.process import RESULT, ending_of, write_result
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -36,7 +36,7 @@ def main(folder: Path, algo: str, count: int) -> int:
     words = ["--standalone", "--local-addr=127.0.0.1"]
     words += [f"--nproc-per-node={count}", f"--shutdown-timeout={GRACE}"]
     try:
-        run.main([*words, *module_command("training.worker")[1:], str(folder), algo])
+        run.main([*words, *module_command("canary_mlflow.training.worker")[1:], str(folder), algo])
     except SignalException:
         return TERMINATED
     except ChildFailedError as error:

@@ -138,7 +138,7 @@ def load(path: str, folder: Path) -> Loaded:
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    from training.errors import SetupError, first_line
+    from canary_mlflow.training.errors import SetupError, first_line
 
     try:
         model, info = AutoModelForSequenceClassification.from_pretrained(

@@ -9,7 +9,7 @@ from typing import List, Optional
 from omegaconf import MISSING
 
 from canary_mlflow.errors import UsageError
-from training import values
+from canary_mlflow.training import values
 
 # OmegaConf reads these annotations at run time, hence typing's Optional and List.
 

@@ -19,10 +19,10 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from training.errors import SetupError, first_line
-from training.hub import MODEL_PATTERNS, Repository, locate, missing_model_files
-from training.models import fingerprint
-from training.reward_config import RewardConfig
+from canary_mlflow.training.errors import SetupError, first_line
+from canary_mlflow.training.hub import MODEL_PATTERNS, Repository, locate, missing_model_files
+from canary_mlflow.training.models import fingerprint
+from canary_mlflow.training.reward_config import RewardConfig
 
 
 def reward_folder(path: str) -> Path:

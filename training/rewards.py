@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from training import reward_sources
-from training.config import CanaryConfig
-from training.errors import SetupError
-from training.reward_config import RewardConfig, reads_columns
-from training.reward_sources import reward_folder
+from canary_mlflow.training import reward_sources
+from canary_mlflow.training.config import CanaryConfig
+from canary_mlflow.training.errors import SetupError
+from canary_mlflow.training.reward_config import RewardConfig, reads_columns
+from canary_mlflow.training.reward_sources import reward_folder
 
 if TYPE_CHECKING:
     from datasets import Dataset

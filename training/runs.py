@@ -17,11 +17,11 @@ from canary_mlflow.tags import CLUSTER_NODE, ROLE, ROWS_LOST
 from canary_mlflow.tracking.describing.failures import UNSTABLE, raised_tags
 from canary_mlflow.tracking.stores.owner import lease, scratch
 from canary_mlflow.tracking.stores.session import NOTHING, close_run, create_child_run, describe_run, get_run
-from training.ahead import workers_of
-from training.config import CanaryConfig
-from training.naming import run_name, run_params, run_tags
-from training.plain import read_back, to_plain
-from training.process import OwnRun, Worker, run
+from canary_mlflow.training.ahead import workers_of
+from canary_mlflow.training.config import CanaryConfig
+from canary_mlflow.training.naming import run_name, run_params, run_tags
+from canary_mlflow.training.plain import read_back, to_plain
+from canary_mlflow.training.process import OwnRun, Worker, run
 
 UNRECORDED = (
     "it trained to its end, but its store did not take everything; expected one that answers and has room; fix that, "
@@ -36,7 +36,7 @@ class Preparation(OwnRun):
     """No run yet: what one would report about its work. Where runs are made elsewhere, this machine may have another
     device than they."""
 
-    makes: ClassVar[str] = "training.runs:prepare"
+    makes: ClassVar[str] = "canary_mlflow.training.runs:prepare"
 
 
 def own_run(

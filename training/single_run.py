@@ -1,4 +1,5 @@
-"""`python -m training.single_run`: one more run of a session, with the configuration of another run or a composed one.
+"""`python -m canary_mlflow.training.single_run`: one more run of a session, with the configuration of another run or
+a composed one.
 
 `canary gate --top-up` and `canary ab` launch it through MLflow Projects. Exit codes: 0 finished, 1 unstable,
 2 wrong use, 3 an exception ended it, 4 something outside failed.
@@ -26,15 +27,15 @@ if __name__ == "__main__":  # before importing anything that another environment
 from canary_mlflow.errors import UsageError
 from canary_mlflow.loading import collect_seldom
 from canary_mlflow.tracking.stores import owner
-from training.command_line import expand, parse
-from training.compose import check, register_schemas, to_config
-from training.edge import ended
-from training.peers import FOLLOWS
-from training.plain import to_plain
-from training.preflight import preflight
+from canary_mlflow.training.command_line import expand, parse
+from canary_mlflow.training.compose import check, register_schemas, to_config
+from canary_mlflow.training.edge import ended
+from canary_mlflow.training.peers import FOLLOWS
+from canary_mlflow.training.plain import to_plain
+from canary_mlflow.training.preflight import preflight
 
 if TYPE_CHECKING:
-    from training.config import CanaryConfig
+    from canary_mlflow.training.config import CanaryConfig
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,9 +49,9 @@ def read(arguments: Sequence[str]) -> Namespace:
     """Parse the command line. Raises UsageError, one line."""
 
     def refuse(message: str) -> NoReturn:
-        raise UsageError(f"training.single_run: {message}")
+        raise UsageError(f"canary_mlflow.training.single_run: {message}")
 
-    parser = ArgumentParser(prog="python -m training.single_run", description=__doc__)
+    parser = ArgumentParser(prog="python -m canary_mlflow.training.single_run", description=__doc__)
     parser.error = refuse  # type: ignore[method-assign]
     parser.add_argument("--session", required=True, help="the parent run")
     parser.add_argument("--seed", required=True, type=int)
@@ -61,7 +62,7 @@ def read(arguments: Sequence[str]) -> Namespace:
     )
     found = parser.parse_args(list(arguments))
     if bool(found.like) and bool(found.overrides):
-        raise UsageError("training.single_run: found --like and --overrides; expected one of them")
+        raise UsageError("canary_mlflow.training.single_run: found --like and --overrides; expected one of them")
     return found
 
 
@@ -70,8 +71,8 @@ def make(asked: Namespace) -> int:
     from canary_mlflow.launching.added_runs import configuration_of
     from canary_mlflow.tracking.stores.session import get_run
     from canary_mlflow.tracking.stores.store import prepare_store
-    from training.process import OwnRun
-    from training.runs import code_of, train
+    from canary_mlflow.training.process import OwnRun
+    from canary_mlflow.training.runs import code_of, train
 
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # for one file
     follow_launcher()

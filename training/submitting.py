@@ -25,9 +25,9 @@ from canary_mlflow.launching.cluster import GRACE
 from canary_mlflow.shown import say
 from canary_mlflow.tracking.signals import Terminated, notice, waiting
 from canary_mlflow.tracking.stores import owner
-from training import devices
-from training.config import CanaryConfig
-from training.process import deaf_to_the_terminal
+from canary_mlflow.training import devices
+from canary_mlflow.training.config import CanaryConfig
+from canary_mlflow.training.process import deaf_to_the_terminal
 
 LOCAL, SLURM = "submitit_local", "submitit_slurm"
 LAUNCHERS = (LOCAL, SLURM)
@@ -122,7 +122,7 @@ def submitted(launcher: str, jobs: Jobs) -> Jobs:
         if launcher != SLURM:
             with _kept():
                 return jobs(argv)
-        from training import slurm
+        from canary_mlflow.training import slurm
 
         with slurm.watched(say), slurm.outside_of_jobs(), _kept():
             return jobs([*argv, NEVER_AGAIN])
@@ -137,7 +137,7 @@ def in_job(launcher: str, work: Callable[[], int]) -> int:
         return work()
     from submitit import JobEnvironment
 
-    from training.single_run import follow_launcher
+    from canary_mlflow.training.single_run import follow_launcher
 
     if os.environ.get(RESTARTS, "0") != "0":
         raise CanaryError("Slurm has started it again, and no run can resume; it has made none")

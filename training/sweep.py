@@ -42,14 +42,14 @@ from canary_mlflow.tracking.stores.session import (
     open_session,
 )
 from canary_mlflow.tracking.stores.store import prepare_store
-from training.ahead import workers_of
-from training.command_line import parse
-from training.config import CanaryConfig
-from training.naming import canary_name, default_model_name, run_name
-from training.plain import to_plain
-from training.preflight import check_machine
-from training.process import GRACE
-from training.runs import Prestarted, code_of, code_of_failure, own_run, own_runs, until_broken
+from canary_mlflow.training.ahead import workers_of
+from canary_mlflow.training.command_line import parse
+from canary_mlflow.training.config import CanaryConfig
+from canary_mlflow.training.naming import canary_name, default_model_name, run_name
+from canary_mlflow.training.plain import to_plain
+from canary_mlflow.training.preflight import check_machine
+from canary_mlflow.training.process import GRACE
+from canary_mlflow.training.runs import Prestarted, code_of, code_of_failure, own_run, own_runs, until_broken
 
 WORST_FIRST = (1, 4, 2, 3, 0)
 """Exit codes, worst first: harm that was shown outranks any other failure, and unknown outranks fine."""

@@ -20,12 +20,12 @@ from canary_mlflow.tracking.describing.fact_tags import facts_in, to_tags
 from canary_mlflow.tracking.describing.failures import raised
 from canary_mlflow.tracking.probes import Setting
 from canary_mlflow.tracking.probes.facts import ExactFacts
-from training.algorithms import build
-from training.config import CanaryConfig
-from training.devices import Device
-from training.errors import first_line
-from training.parts import Inputs, build_parts
-from training.variants import variants_of
+from canary_mlflow.training.algorithms import build
+from canary_mlflow.training.config import CanaryConfig
+from canary_mlflow.training.devices import Device
+from canary_mlflow.training.errors import first_line
+from canary_mlflow.training.parts import Inputs, build_parts
+from canary_mlflow.training.variants import variants_of
 
 FINISHED = "finished"
 OUTCOME = "outcome"

@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.documents import read_yaml
 from canary_mlflow.policies import conf_dir, option_names
-from training.config import CanaryConfig, VariantConfig
+from canary_mlflow.training.config import CanaryConfig, VariantConfig
 
 GROUPS = ("train", "algo", "adapter")  # what a trainer is built from; the other groups define which canary this is
 

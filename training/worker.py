@@ -19,21 +19,21 @@ from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.loading import quiet_4_bit, without_collecting
 from canary_mlflow.tracking.describing.failures import classify, is_full, raised, raised_tags
 from canary_mlflow.tracking.signals import expect, notice
-from training import algorithms, peers
-from training.errors import SetupError, Stopped
-from training.memory import ADVICE
-from training.one_run import WEIGHTS, Loaded, note_on, train
-from training.peers import End
-from training.process import CONFIG, FROM_TERMINAL, JOB, READY, OwnRun, reserve_result, write_result
+from canary_mlflow.training import algorithms, peers
+from canary_mlflow.training.errors import SetupError, Stopped
+from canary_mlflow.training.memory import ADVICE
+from canary_mlflow.training.one_run import WEIGHTS, Loaded, note_on, train
+from canary_mlflow.training.peers import End
+from canary_mlflow.training.process import CONFIG, FROM_TERMINAL, JOB, READY, OwnRun, reserve_result, write_result
 
 if TYPE_CHECKING:
-    from training.config import CanaryConfig
+    from canary_mlflow.training.config import CanaryConfig
 
 LIBRARIES = (
     "canary_mlflow.tracking.callback",
     "mlflow.store.tracking.sqlalchemy_store",  # MLflow imports it when it first opens a database, for 2 s
-    "training.plain",
-    "training.parts",
+    "canary_mlflow.training.plain",
+    "canary_mlflow.training.parts",
     "transformers.trainer",
 )
 
@@ -83,11 +83,11 @@ def prepare(folder: Path, algo: str) -> Loaded:
 
 
 def _read_inputs(folder: Path, loaded: Loaded) -> dict[str, Any]:
-    from training.building import build_ahead, is_small
-    from training.devices import settle
-    from training.parts import prepare_inputs
-    from training.plain import read_back
-    from training.workload import describe
+    from canary_mlflow.training.building import build_ahead, is_small
+    from canary_mlflow.training.devices import settle
+    from canary_mlflow.training.parts import prepare_inputs
+    from canary_mlflow.training.plain import read_back
+    from canary_mlflow.training.workload import describe
 
     plain = json.loads((folder / CONFIG).read_text())
     config = read_back(plain)
@@ -101,7 +101,7 @@ def _read_inputs(folder: Path, loaded: Loaded) -> dict[str, Any]:
 
 def refuse_unequal_ranks(config: CanaryConfig, rows: int, ranks: int) -> None:
     """Raise SetupError if some held-out rows would count twice: the data may have fewer rows than were asked for."""
-    from training.arguments import evaluation_rows
+    from canary_mlflow.training.arguments import evaluation_rows
 
     if ranks > 1 and rows % (each := ranks * evaluation_rows(config, ranks)):
         raise SetupError(
@@ -187,10 +187,10 @@ def _attempt(job: OwnRun, folder: Path, loaded: Loaded) -> End:
 def planned(job: OwnRun, loaded: Loaded) -> str:
     """What `canary plan` counts for a run that ran out of memory; "" where it makes no plan."""
     with suppress(Exception):
-        from training.devices import settle
-        from training.footprint import footprint
-        from training.plain import read_back
-        from training.planning import config_folder, size
+        from canary_mlflow.training.devices import settle
+        from canary_mlflow.training.footprint import footprint
+        from canary_mlflow.training.plain import read_back
+        from canary_mlflow.training.planning import config_folder, size
 
         config = read_back(job.config)
         device = loaded.device or settle(config.hardware)

@@ -7,14 +7,14 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from training import memory
-from training.config import CanaryConfig
-from training.models import template_of
-from training.reward_config import work_of_rewards
+from canary_mlflow.training import memory
+from canary_mlflow.training.config import CanaryConfig
+from canary_mlflow.training.models import template_of
+from canary_mlflow.training.reward_config import work_of_rewards
 
 if TYPE_CHECKING:
-    from training.devices import Device
-    from training.parts import Inputs
+    from canary_mlflow.training.devices import Device
+    from canary_mlflow.training.parts import Inputs
 
 
 def describe(config: CanaryConfig, inputs: Inputs, device: Device) -> dict[str, str]:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from canary_mlflow import tags
+from canary_mlflow.gates.model.metrics import METRICS
+from canary_mlflow.gates.model.records import Run, Series
 from canary_mlflow.reports.charts import SERIES
 from canary_mlflow.reports.study import Compared, Correlation, Figures, Memory, Peak
 from canary_mlflow.tracking.describing.schema import REQUIRED, mlflow_key
 from canary_mlflow.tracking.reading.histories import read_points
-from gates.model.metrics import METRICS
-from gates.model.records import Run, Series
 
 if TYPE_CHECKING:
     import pandas as pd

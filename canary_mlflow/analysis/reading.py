@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from canary_mlflow.analysis import figures, ledger
 from canary_mlflow.analysis.subject import Subject
 from canary_mlflow.errors import CanaryError, NoSuchRun, StoreError, one_line
+from canary_mlflow.gates.model.records import Run
 from canary_mlflow.registry.artifacts import find_profile
 from canary_mlflow.reports import charts, instabilities
 from canary_mlflow.reports.charts import Mark
@@ -23,7 +24,6 @@ from canary_mlflow.tracking.reading.histories import read_found
 from canary_mlflow.tracking.reading.profile import Profiled
 from canary_mlflow.tracking.stores.places import without_password
 from canary_mlflow.tracking.stores.session import get_run
-from gates.model.records import Run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -14,6 +14,9 @@ from canary_mlflow.analysis.ledger import Rows, decision_of, rows_of
 from canary_mlflow.errors import NoSuchRun, UsageError
 from canary_mlflow.files.documents import read_json
 from canary_mlflow.files.limits import MAX_VERDICT
+from canary_mlflow.gates.judge import judge
+from canary_mlflow.gates.model.policy import Policy
+from canary_mlflow.gates.model.records import Run, Version
 from canary_mlflow.policies import load_policy, policy_names
 from canary_mlflow.registry.evidence import champion_runs
 from canary_mlflow.registry.judging.assessment import Options, assess
@@ -25,9 +28,6 @@ from canary_mlflow.resolve import NamedEvidence, find_named, find_run, run_side
 from canary_mlflow.tracking.reading.histories import read_runs
 from canary_mlflow.tracking.stores.places import artifact_folder, without_password
 from canary_mlflow.tracking.stores.session import child_runs, get_run
-from gates.judge import judge
-from gates.model.policy import Policy
-from gates.model.records import Run, Version
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

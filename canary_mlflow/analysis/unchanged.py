@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from canary_mlflow.errors import UsageError
-from gates import Policy, Run
-from gates.hard.hard_gates import hard_checks
-from gates.model.sides import Side, candidate_side, conditions, mismatches, once
-from gates.model.verdict import CheckOutcome
-from gates.model.wording import listed
+from canary_mlflow.gates import Policy, Run
+from canary_mlflow.gates.hard.hard_gates import hard_checks
+from canary_mlflow.gates.model.sides import Side, candidate_side, conditions, mismatches, once
+from canary_mlflow.gates.model.verdict import CheckOutcome
+from canary_mlflow.gates.model.wording import listed
 
 
 def each_once(groups: Sequence[Sequence[Run]]) -> tuple[list[tuple[Run, ...]], list[str]]:

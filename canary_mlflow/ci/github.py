@@ -18,10 +18,10 @@ from urllib3.util.retry import Retry
 from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.files.documents import read_json
 from canary_mlflow.files.limits import MAX_VERDICT
+from canary_mlflow.gates.model.verdict import Outcome
 from canary_mlflow.reports import markdown
 from canary_mlflow.reports.markdown import fit
 from canary_mlflow.shown import visible
-from gates.model.verdict import Outcome
 
 LIMIT = 65_000  # characters of a comment and of a check's summary; GitHub accepts 65,535
 PAGE = 100

@@ -22,8 +22,8 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.shown import echo, say
 
 if TYPE_CHECKING:
+    from canary_mlflow.gates.model.policy import Policy
     from canary_mlflow.launching.revisions import Revision
-    from gates.model.policy import Policy
 
 PLANNED = ("repeats", "register", "seed")
 

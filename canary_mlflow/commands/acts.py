@@ -105,9 +105,9 @@ def adopt(model: str, reason: str, alias: str, as_json: bool, tracking_uri: str 
 
 def done(what: Act | Request, as_json: bool, where: str = ", in the ledger") -> None:
     """Print what was done; or what was asked for, and then exit with the code for INCONCLUSIVE."""
+    from canary_mlflow.gates.model.verdict import Outcome
     from canary_mlflow.registry.acts.act import Request
     from canary_mlflow.reports import decision
-    from gates.model.verdict import Outcome
 
     if not isinstance(what, Request):
         show(what, as_json, where)

@@ -18,9 +18,9 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.shown import echo
 
 if TYPE_CHECKING:
+    from canary_mlflow.gates import Policy, Run
+    from canary_mlflow.gates.calibration import Resplits
     from canary_mlflow.reports.calibration import Calibration
-    from gates import Policy, Run
-    from gates.calibration import Resplits
 
 SPLITS = 200
 SIZES = ((5, 3), (3, 3), (2, 2))
@@ -94,9 +94,9 @@ def calibrated(policy: str, groups: Sequence[Sequence[Run]], left_out: Sequence[
     """What the groups show under this policy. Raises UsageError for an unknown policy, for runs of mixed work and for
     too few runs."""
     from canary_mlflow.analysis.unchanged import healthy, refuse_mixed, shared_facts
+    from canary_mlflow.gates.calibration import spreads
     from canary_mlflow.policies import load_policy
     from canary_mlflow.reports.calibration import Calibration, notes_on, tier_names, unknown_place
-    from gates.calibration import spreads
 
     refuse_mixed(groups)
     facts, when = shared_facts(groups)
@@ -120,7 +120,7 @@ def resplits(policy: Policy, groups: Sequence[Sequence[Run]]) -> Resplits | None
     """The largest group judged against itself; None if it is too small to be split."""
     import numpy as np
 
-    from gates.calibration import resplit
+    from canary_mlflow.gates.calibration import resplit
 
     runs = max(groups, key=len)
     size = next(((k, m) for k, m in SIZES if k + m <= len(runs)), None)
@@ -134,8 +134,8 @@ def store(folder: Path, found: Calibration) -> tuple[Path, str]:
     that is far too large."""
     import yaml
 
+    from canary_mlflow.gates.calibration import known_priors
     from canary_mlflow.policies import PRIORS_FILE, read_priors
-    from gates.calibration import known_priors
 
     if odd := [f"{each.rule.name}: {problem}" for each in found.spreads for problem in each.odd]:
         raise UsageError(f"canary calibrate --write: found {odd[0]}; expected unchanged runs alone; nothing was stored")
@@ -152,7 +152,7 @@ def store(folder: Path, found: Calibration) -> tuple[Path, str]:
 
 def fewer_degrees(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Which of the replaced spreads rested on more runs; '' if none did."""
-    from gates.model.wording import listed
+    from canary_mlflow.gates.model.wording import listed
 
     gone = [
         f"{rule} {before[rule]['df']:g} -> {now[rule]['df']:g}" if rule in now else f"{rule}, which these do not have"

@@ -24,5 +24,5 @@ def check_reward(ctx: click.Context, path: str, data: str, rows: int, as_json: b
     whether a text gets the same score alone and in a batch. It ends with 1 if the model is not usable, with 3 if the
     pairs do not tell. --data is the embedded data, or a JSONL file with prompt, chosen and rejected, each a text.
     """
-    words = [*module_command("training.check_reward"), path, f"--data={data}", f"--rows={rows}"]
+    words = [*module_command("canary_mlflow.training.check_reward"), path, f"--data={data}", f"--rows={rows}"]
     ctx.exit(subprocess.run([*words, *(["--json"] if as_json else [])], check=False).returncode)

@@ -49,7 +49,7 @@ def diff(ctx: click.Context, a: str, b: str, as_json: bool, budget: tuple[str, .
 
 
 def _limit(word: str) -> tuple[str, float]:
-    from gates.facts.work import COUNTS
+    from canary_mlflow.gates.facts.work import COUNTS
 
     name, _, share = word.partition("=")
     if name not in COUNTS or not share.replace(".", "", 1).isdigit():

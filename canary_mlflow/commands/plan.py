@@ -24,5 +24,5 @@ def plan(ctx: click.Context, overrides: tuple[str, ...], as_json: bool) -> None:
     from canary_mlflow.installation import require_training_stack
 
     require_training_stack()
-    words = [*module_command("training.planning"), *(["--json"] if as_json else []), *overrides]
+    words = [*module_command("canary_mlflow.training.planning"), *(["--json"] if as_json else []), *overrides]
     ctx.exit(subprocess.run(words, check=False).returncode)

@@ -18,8 +18,8 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.shown import echo
 
 if TYPE_CHECKING:
+    from canary_mlflow.gates import MetricRule, Policy
     from canary_mlflow.reports.power import Row
-    from gates import MetricRule, Policy
 
 OF_TIERS = ((3, 3), (5, 5))
 """The numbers of runs of two sessions of the shipped tiers: smoke has three, perf and nightly five."""
@@ -95,10 +95,10 @@ class Champion:
 
 def find_champion(model: str, policy: str | None, tracking_uri: str | None) -> Champion:
     """The champion of a model. Raises NoSuchModel, StoreError, and UsageError if it has none, or none with runs."""
+    from canary_mlflow.gates.model.sides import candidate_side, conditions
     from canary_mlflow.registry.policies.asked import policy_for
     from canary_mlflow.resolve import find_named, version_side
     from canary_mlflow.tracking.stores.store import existing_store
-    from gates.model.sides import candidate_side, conditions
 
     client = existing_store(tracking_uri)
     champion = find_named(client, f"{model}@champion")
@@ -130,8 +130,8 @@ def machine(given: Mapping[str, str]) -> dict[str, str]:
 def recorded(facts: Mapping[str, str]) -> dict[str, str]:
     """What runs with these facts record: every metric except a held-out reward, unless they learn from rewards, and the
     iterations, which only PPO has."""
-    from gates.model.metrics import METRICS
-    from gates.model.paradigm import Paradigm, paradigm_of
+    from canary_mlflow.gates.model.metrics import METRICS
+    from canary_mlflow.gates.model.paradigm import Paradigm, paradigm_of
 
     if METRICS.keys() <= facts.keys():  # a champion's facts, which already tell
         return {}
@@ -143,8 +143,8 @@ def recorded(facts: Mapping[str, str]) -> dict[str, str]:
 
 def row_of(rules: Policy, rule: MetricRule, sizes: tuple[tuple[int, int], ...]) -> Row:
     """What a rule can see with each number of runs, at the spread that the policy expects."""
+    from canary_mlflow.gates.stats.power import chances
     from canary_mlflow.reports.power import Row
-    from gates.stats.power import chances
 
     prior = rules.prior_of(rule)
     return Row(
@@ -157,8 +157,8 @@ def row_of(rules: Policy, rule: MetricRule, sizes: tuple[tuple[int, int], ...]) 
 
 def other_spreads(asked: Policy, rules: Policy) -> tuple[str, ...]:
     """A sentence on spreads that are stored for other facts, each with the options that would choose it."""
+    from canary_mlflow.gates.model.wording import listed
     from canary_mlflow.policies import PRIORS_FILE
-    from gates.model.wording import listed
 
     others = [known for known in asked.priors if known not in rules.priors]
     if not others:
@@ -174,8 +174,8 @@ def other_spreads(asked: Policy, rules: Policy) -> tuple[str, ...]:
 
 def known_facts(asked: Policy, facts: Mapping[str, str]) -> Mapping[str, str]:
     """The facts. Raises UsageError for one that nothing in the policy looks at: it would silently change nothing."""
-    from gates.model.metrics import METRICS
-    from gates.notes import USUAL_FACTS
+    from canary_mlflow.gates.model.metrics import METRICS
+    from canary_mlflow.gates.notes import USUAL_FACTS
 
     looked_at = [overlay.when for overlay in asked.overlays] + [known.when for known in asked.priors]
     read = {key for when in looked_at for key in when} | USUAL_FACTS

@@ -67,7 +67,7 @@ def make(store: str, run_id: str) -> int:
 
     require_training_stack()
     say(f"profiling a few steps of run {run_id}'s configuration")
-    words = [*module_command("training.profile_run"), "--like", run_id, "--store", store]
+    words = [*module_command("canary_mlflow.training.profile_run"), "--like", run_id, "--store", store]
     done = subprocess.run(words, check=False, capture_output=True, text=True, errors="replace")
     if done.returncode:  # libraries and the profiler are verbose: say in one line what went wrong
         said = [line for line in done.stderr.splitlines() if line.startswith("canary:")]

@@ -36,4 +36,4 @@ def run(ctx: click.Context, arguments: tuple[str, ...], tracking_uri: str | None
         os.environ["MLFLOW_TRACKING_URI"] = tracking_uri
     sys.stdout.flush()
     # Replacing this process passes signals, progress bar and exit code through untouched.
-    os.execv(sys.executable, [*module_command("training"), *arguments])
+    os.execv(sys.executable, [*module_command("canary_mlflow.training"), *arguments])

@@ -25,7 +25,7 @@ from canary_mlflow.files.names import (
     step_column,
 )
 from canary_mlflow.files.numbers import number_or_none
-from gates.watch.stages import is_stage
+from canary_mlflow.gates.watch.stages import is_stage
 
 FEW = 5  # rows; a training of fewer has hardly begun, or is a summary behind the one before, or a report
 _LAST_STEP = 2**53  # beyond it a float, which CSV gives, is no exact step

@@ -16,8 +16,8 @@ from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_RESTARTS, MOST_TWICE, SHOWN
 from canary_mlflow.files.names import STEP_NAMES, is_canonical, is_epoch
 from canary_mlflow.files.units import ELAPSED, other_unit, speed_of
+from canary_mlflow.gates.model.records import Series
 from canary_mlflow.tracking.describing.schema import FOREIGN
-from gates.model.records import Series
 
 _FEW = 8  # times that only rise by chance
 _PER_EPOCH = 3  # rows with other values: those of steps rather than of ranks

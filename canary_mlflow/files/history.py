@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gates.model.records import Series
+from canary_mlflow.gates.model.records import Series
 
 TELLING = ("loss", "reward_mean", "score_mean")
 """What must not end before the run does."""

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.runs import read_run, read_side
+from canary_mlflow.gates import Policy, Version, judge
+from canary_mlflow.gates.calibration import LEAST_RUNS, with_history
+from canary_mlflow.gates.model.policy import FreshBaseline
+from canary_mlflow.gates.model.sides import baseline_side, candidate_side, conditions
+from canary_mlflow.gates.model.wording import counted
 from canary_mlflow.reports.decision import Decision, Question
-from gates import Policy, Version, judge
-from gates.calibration import LEAST_RUNS, with_history
-from gates.model.policy import FreshBaseline
-from gates.model.sides import baseline_side, candidate_side, conditions
-from gates.model.wording import counted
 
 
 def judge_files(

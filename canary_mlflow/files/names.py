@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 
+from canary_mlflow.gates.model.metrics import METRICS
 from canary_mlflow.tracking.describing.schema import BY_KEY, FOREIGN, canonical
-from gates.model.metrics import METRICS
 
 # Beside the trainers' own names (tracking/describing/schema.py). A name that only one's own script has is its script's
 # to translate: a reader of one's own (docs/running.md), or another name of the column.

@@ -18,7 +18,7 @@ from canary_mlflow.files.lines import read_lines
 from canary_mlflow.files.names import epoch_column, is_canonical, name_of_column, step_column
 from canary_mlflow.files.numbers import number_or_none
 from canary_mlflow.files.printed import read_printed
-from gates.model.paradigm import Paradigm, is_policy_gradient, named_paradigm
+from canary_mlflow.gates.model.paradigm import Paradigm, is_policy_gradient, named_paradigm
 
 _PLANNED = re.compile(r"<progress\b[^>]{0,200}\bmax=['\"](\d{1,15})['\"]")
 _TRAINER = re.compile(r"\b(\w{0,40})Trainer\s{0,9}\(")

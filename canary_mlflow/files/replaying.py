@@ -13,9 +13,9 @@ from canary_mlflow.files.limits import SHOWN
 from canary_mlflow.files.reading import read_history
 from canary_mlflow.files.runs import unread_of
 from canary_mlflow.files.watched import LEARNING, REWARDS, algo_of, rows_that_tell, watch_over
-from gates.model.paradigm import Paradigm, named_paradigm, paradigm_of
-from gates.model.wording import listed
-from gates.watch import HEALTHY, Watch, WatchPolicy, WatchWarning
+from canary_mlflow.gates.model.paradigm import Paradigm, named_paradigm, paradigm_of
+from canary_mlflow.gates.model.wording import listed
+from canary_mlflow.gates.watch import HEALTHY, Watch, WatchPolicy, WatchWarning
 
 UNKNOWN, WARNED = "unknown", "warned"
 

@@ -15,11 +15,11 @@ from canary_mlflow.files.sidecar import Sidecar, read_sidecar, sidecar_of
 from canary_mlflow.files.units import other_unit
 from canary_mlflow.files.verl import MARKS
 from canary_mlflow.files.watched import critical_held
+from canary_mlflow.gates.hard.hard_gates import OVERFLOWS
+from canary_mlflow.gates.model.metrics import metrics_with
+from canary_mlflow.gates.model.records import Run, Series, Version
+from canary_mlflow.gates.model.wording import listed
 from canary_mlflow.tracking.describing.schema import FOREIGN
-from gates.hard.hard_gates import OVERFLOWS
-from gates.model.metrics import metrics_with
-from gates.model.records import Run, Series, Version
-from gates.model.wording import listed
 
 TELLING = ("loss", "accuracy", "memory", "_mem_", "grad")
 TIMED = ("time", "seconds", "duration")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from canary_mlflow.files.history import History
+from canary_mlflow.gates.model.paradigm import recorded_paradigm
+from canary_mlflow.gates.watch import Watch, WatchPolicy
 from canary_mlflow.policies import load_watch
-from gates.model.paradigm import recorded_paradigm
-from gates.watch import Watch, WatchPolicy
 
 REWARDS = ("reward_mean", "score_mean")
 LEARNING = ("loss", "policy_loss", "reward_margin", *REWARDS)  # one of them, to call a run healthy

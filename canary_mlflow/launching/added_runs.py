@@ -11,6 +11,7 @@ import yaml
 from canary_mlflow import tags
 from canary_mlflow.errors import CanaryError, NoSource, Refused, UsageError, one_line
 from canary_mlflow.files.documents import parse_yaml
+from canary_mlflow.gates.model.records import Run
 from canary_mlflow.launching.projects import ProjectRun, begin
 from canary_mlflow.launching.runs import Result, Runner, RunSpec, make_one
 from canary_mlflow.launching.sources import Source, different_packages, project_folder, source_of
@@ -18,7 +19,6 @@ from canary_mlflow.registry.sessions.orders import order
 from canary_mlflow.tracking.describing.fingerprint import hardware
 from canary_mlflow.tracking.reading.histories import read_runs
 from canary_mlflow.tracking.stores.session import get_run
-from gates.model.records import Run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import CanaryError, UsageError, one_line
+from canary_mlflow.gates.model.records import Run
+from canary_mlflow.gates.model.wording import counted, listed
 from canary_mlflow.launching.runs import Here, Result, Runner, RunSpec, made
 from canary_mlflow.tags import CELL, CLUSTER_NODE, CLUSTER_UNIT, SEED
 from canary_mlflow.tracking import signals
 from canary_mlflow.tracking.stores.session import child_runs, close_run, get_run
-from gates.model.records import Run
-from gates.model.wording import counted, listed
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -14,6 +14,8 @@ import yaml
 
 from canary_mlflow.errors import UsageError, one_line
 from canary_mlflow.files.documents import read_yaml
+from canary_mlflow.gates.model.policy import Policy
+from canary_mlflow.gates.model.verdict import Outcome
 from canary_mlflow.launching.added_runs import same_hardware
 from canary_mlflow.launching.revisions import POLICY_FILE, SIDES, Revision, Trial, ended_afterwards, first_pairs
 from canary_mlflow.launching.sources import Source
@@ -22,8 +24,6 @@ from canary_mlflow.registry.judging.looks import looks_taken
 from canary_mlflow.registry.sessions.leftovers import clear
 from canary_mlflow.tags import OURS, OVERRIDES, SIDE, VERDICT
 from canary_mlflow.tracking.stores.session import active_run, child_runs
-from gates.model.policy import Policy
-from gates.model.verdict import Outcome
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING
 
-from gates.model.policy import FreshBaseline, Policy
-from gates.model.records import Run, Version
-from gates.model.wording import counted, listed
+from canary_mlflow.gates.model.policy import FreshBaseline, Policy
+from canary_mlflow.gates.model.records import Run, Version
+from canary_mlflow.gates.model.wording import counted, listed
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -8,6 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from canary_mlflow import tags
 from canary_mlflow.errors import BrokeOff, CanaryError, NoSource, StoreError, UsageError
+from canary_mlflow.gates.hard.crashes import to_run_beside
+from canary_mlflow.gates.model.policy import Looks, Policy, WithoutSource
+from canary_mlflow.gates.model.records import Version
+from canary_mlflow.gates.model.sides import candidate_side, planned
+from canary_mlflow.gates.model.verdict import ReasonCode
+from canary_mlflow.gates.model.wording import counted
+from canary_mlflow.gates.top_up import TopUp, champion_runs, in_vain, next_look, next_seeds, to_run_again
 from canary_mlflow.launching.added_runs import AddedRuns, configuration_of, run_champion
 from canary_mlflow.launching.cluster import runner_at
 from canary_mlflow.launching.missing_runs import Missing, fresh_is_due, seeds_of, seeds_without_fresh
@@ -23,13 +30,6 @@ from canary_mlflow.reports.decision import Decision, HeldBy
 from canary_mlflow.reports.next_step import NO_FRESH, NO_MORE, lasting
 from canary_mlflow.tracking.reading.histories import read_version
 from canary_mlflow.tracking.stores.session import minutes_of_runs
-from gates.hard.crashes import to_run_beside
-from gates.model.policy import Looks, Policy, WithoutSource
-from gates.model.records import Version
-from gates.model.sides import candidate_side, planned
-from gates.model.verdict import ReasonCode
-from gates.model.wording import counted
-from gates.top_up import TopUp, champion_runs, in_vain, next_look, next_seeds, to_run_again
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

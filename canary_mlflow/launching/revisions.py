@@ -20,6 +20,12 @@ from canary_mlflow import tags
 from canary_mlflow.ci.job import ci_tags
 from canary_mlflow.errors import BrokeOff, NoSource, UsageError, one_line
 from canary_mlflow.files.documents import parse_yaml
+from canary_mlflow.gates.judge import judge
+from canary_mlflow.gates.model.policy import Policy, policy_to_dict
+from canary_mlflow.gates.model.records import Version
+from canary_mlflow.gates.model.verdict import Verdict
+from canary_mlflow.gates.model.wording import listed
+from canary_mlflow.gates.top_up import next_look, stays_open, to_run_again
 from canary_mlflow.interpreter import CHOSEN
 from canary_mlflow.launching.projects import ProjectRun
 from canary_mlflow.launching.runs import Result, Runner, RunSpec, make_one
@@ -32,12 +38,6 @@ from canary_mlflow.reports.links import run_page
 from canary_mlflow.tracking.reading.histories import session_runs
 from canary_mlflow.tracking.stores.places import without_password
 from canary_mlflow.tracking.stores.session import finish_session, get_run, held, log_tags, open_session
-from gates.judge import judge
-from gates.model.policy import Policy, policy_to_dict
-from gates.model.records import Version
-from gates.model.verdict import Verdict
-from gates.model.wording import listed
-from gates.top_up import next_look, stays_open, to_run_again
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

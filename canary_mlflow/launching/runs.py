@@ -14,7 +14,7 @@ from canary_mlflow.tracking.describing.failures import UNSTABLE
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-    from gates.model.records import Raised, Run
+    from canary_mlflow.gates.model.records import Raised, Run
 
 NO_SOURCE = "source"
 """The failure of a run that could not be made, as its code or its packages are not available."""

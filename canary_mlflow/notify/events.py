@@ -12,9 +12,9 @@ from canary_mlflow.notify.session import session_key
 from canary_mlflow.shown import shown
 
 if TYPE_CHECKING:
+    from canary_mlflow.gates.watch import WatchWarning
     from canary_mlflow.reports.decision import Decision
     from canary_mlflow.reports.view import View
-    from gates.watch import WatchWarning
 
 
 class Kind(StrEnum):

@@ -9,6 +9,12 @@ from functools import lru_cache
 from canary_mlflow import tags
 from canary_mlflow.api import rules_for
 from canary_mlflow.errors import UsageError
+from canary_mlflow.gates.facts.differences import CODE, CONFIGURATION, GROUPS, WORKLOAD, differences, missing, recorded
+from canary_mlflow.gates.facts.exact import ARGUMENTS, FACTS, NOT_EXACT, SEEDED, bare, defaults_of, facts_of, unset
+from canary_mlflow.gates.judge import judge
+from canary_mlflow.gates.model.records import Run, Version
+from canary_mlflow.gates.model.sides import values_of
+from canary_mlflow.gates.model.verdict import Difference, Verdict
 from canary_mlflow.ledger import table
 from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.ledger.writing import keys_in
@@ -20,12 +26,6 @@ from canary_mlflow.reports.decision import Decision, Question
 from canary_mlflow.tracking.reading.database import children_of, read_facts, runs_over
 from canary_mlflow.tracking.reading.facts import RunFacts
 from canary_mlflow.tracking.stores.read_only import has_ledger
-from gates.facts.differences import CODE, CONFIGURATION, GROUPS, WORKLOAD, differences, missing, recorded
-from gates.facts.exact import ARGUMENTS, FACTS, NOT_EXACT, SEEDED, bare, defaults_of, facts_of, unset
-from gates.judge import judge
-from gates.model.records import Run, Version
-from gates.model.sides import values_of
-from gates.model.verdict import Difference, Verdict
 
 NAMES = {"git_commit": "commit", "uncommitted": "uncommitted changes"}  # as the differences call them
 MOST = 2_000_000  # values that are read for a verdict: two seconds

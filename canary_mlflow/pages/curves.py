@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from canary_mlflow.gates.model.metrics import LAYER_GROUPS, METRICS
+from canary_mlflow.gates.model.records import Series
 from canary_mlflow.pages.point_cache import cached_points
 from canary_mlflow.pages.requests import runs_database
 from canary_mlflow.pages.series import read_series
@@ -29,8 +31,6 @@ from canary_mlflow.tracking.describing.schema import mlflow_key
 from canary_mlflow.tracking.reading.facts import RunFacts
 from canary_mlflow.tracking.reading.records import in_order, series_of
 from canary_mlflow.tracking.stores.read_only import reading
-from gates.model.metrics import LAYER_GROUPS, METRICS
-from gates.model.records import Series
 
 MOST = 2 * BAND  # points of one curve: more than a chart has pixels on most screens
 EVERY_STEP = ("step_time", "loss", "learning_rate")  # the first one that a run has gives the times of its steps

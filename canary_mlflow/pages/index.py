@@ -16,13 +16,13 @@ import sqlalchemy as sa
 
 from canary_mlflow import tags
 from canary_mlflow.errors import UsageError
+from canary_mlflow.gates.model.verdict import Outcome
 from canary_mlflow.pages.models import names_of_models, with_words
 from canary_mlflow.pages.requests import readers, registry_database, rendered, runs_database, whole_number
 from canary_mlflow.policies import policy_names
 from canary_mlflow.tracking.reading.database import SHORTEST, read_facts, read_pairs
 from canary_mlflow.tracking.reading.facts import OPEN, PARENTS, RunFacts
 from canary_mlflow.tracking.stores.tables import EXPERIMENTS, PARAMS, RUNS, TAGS
-from gates.model.verdict import Outcome
 
 PAGE = 50
 CHUNKS = (400, 2000, 4000)  # runs read at once in the search for one page

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from canary_mlflow import tags
+from canary_mlflow.gates.model.records import Series, updates_of
+from canary_mlflow.gates.model.rules import MetricRule, Scale
 from canary_mlflow.pages.models import champion_session
 from canary_mlflow.pages.requests import readers, registry_database, runs_database
 from canary_mlflow.pages.series import read_series
@@ -22,8 +24,6 @@ from canary_mlflow.policies import load_policy, policy_names
 from canary_mlflow.reports.charts import Band, Values, envelope, thinned
 from canary_mlflow.tracking.reading.database import children_of, read_facts
 from canary_mlflow.tracking.reading.facts import RunFacts, count
-from gates.model.records import Series, updates_of
-from gates.model.rules import MetricRule, Scale
 
 STAYS = 5  # consecutive rows outside; and rows in a running median, as a single outlier is not a departure
 NOISE = 3  # row-to-row standard deviations that may lie outside a band by chance

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from canary_mlflow import tags
+from canary_mlflow.gates.model.metrics import METRICS
+from canary_mlflow.gates.model.records import updates_of
+from canary_mlflow.gates.model.wording import quantity
 from canary_mlflow.pages.curves import as_json, curve, spreads, strips_of
 from canary_mlflow.pages.point_cache import LATE
 from canary_mlflow.pages.reference import Reference, Usual, away, champion_of, unplaced, usual_of
@@ -22,9 +25,6 @@ from canary_mlflow.tracking.describing.schema import mlflow_key, name_of_key
 from canary_mlflow.tracking.reading.database import children_of, find_run, read_facts
 from canary_mlflow.tracking.reading.facts import Latest, RunFacts
 from canary_mlflow.tracking.stores.read_only import refused
-from gates.model.metrics import METRICS
-from gates.model.records import updates_of
-from gates.model.wording import quantity
 
 if TYPE_CHECKING:
     from flask import Response

@@ -16,6 +16,8 @@ import sqlalchemy as sa
 from canary_mlflow import tags
 from canary_mlflow.files.documents import parse_json
 from canary_mlflow.files.source import open_regular
+from canary_mlflow.gates.model.metrics import METRICS
+from canary_mlflow.gates.model.records import Series
 from canary_mlflow.pages.point_cache import LONG, cached_points
 from canary_mlflow.pages.requests import folder_of
 from canary_mlflow.reports.charts import BAND
@@ -25,8 +27,6 @@ from canary_mlflow.tracking.reading.facts import Latest, RunFacts
 from canary_mlflow.tracking.reading.records import NONE, Points, series_of
 from canary_mlflow.tracking.sinks import FIELDS, STABILITY
 from canary_mlflow.tracking.stores.tables import POINTS
-from gates.model.metrics import METRICS
-from gates.model.records import Series
 
 TAIL = 1 << 18  # bytes at the end of the file that are looked at: some ten seconds of the fastest training
 MANY = 1 << 53  # steps; a float has no room for more

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from canary_mlflow import tags
+from canary_mlflow.gates.model.records import updates_of
 from canary_mlflow.pages.comparison import Compared, sides_of
 from canary_mlflow.pages.curves import as_json, mean_curve
 from canary_mlflow.pages.point_cache import GROWN, LATE
@@ -23,7 +24,6 @@ from canary_mlflow.reports.sweep import GridRow, columns
 from canary_mlflow.tracking.describing.schema import name_of_key
 from canary_mlflow.tracking.reading.database import children_of, read_facts
 from canary_mlflow.tracking.reading.facts import RunFacts
-from gates.model.records import updates_of
 
 MOST_RUNS = 12  # lines in one chart
 SIDES = "abcdef"

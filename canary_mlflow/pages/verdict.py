@@ -11,6 +11,13 @@ from canary_mlflow.analysis.ledger import decision_of
 from canary_mlflow.errors import NoSuchRun, NoSuchVersion, Refused
 from canary_mlflow.files.documents import read_json
 from canary_mlflow.files.limits import MAX_VERDICT
+from canary_mlflow.gates.model.fields import PolicyError
+from canary_mlflow.gates.model.policy import Policy
+from canary_mlflow.gates.model.records import Run
+from canary_mlflow.gates.model.rules import Role
+from canary_mlflow.gates.model.verdict import Outcome, Verdict
+from canary_mlflow.gates.parser import parse_policy
+from canary_mlflow.gates.watch.warning import Level
 from canary_mlflow.ledger import table
 from canary_mlflow.ledger.policy_rows import said_by
 from canary_mlflow.ledger.rows import FIRST, ReadRow, Row, checked
@@ -35,13 +42,6 @@ from canary_mlflow.reports.view import view_of
 from canary_mlflow.tracking.reading.database import find_run, read_facts
 from canary_mlflow.tracking.reading.facts import RunFacts, count, whole
 from canary_mlflow.tracking.stores.read_only import has_ledger
-from gates.model.fields import PolicyError
-from gates.model.policy import Policy
-from gates.model.records import Run
-from gates.model.rules import Role
-from gates.model.verdict import Outcome, Verdict
-from gates.parser import parse_policy
-from gates.watch.warning import Level
 
 
 @dataclass(frozen=True)

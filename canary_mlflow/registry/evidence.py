@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import NoSuchModel
+from canary_mlflow.gates.model.verdict import Verdict
 from canary_mlflow.registry.versions import champion_number, find_version
 from canary_mlflow.reports.decision import RunWarning
 from canary_mlflow.tags import ROLE, SEED, SESSION_ID
 from canary_mlflow.tracking.reading.facts import warnings_in
 from canary_mlflow.tracking.reading.histories import read_runs
 from canary_mlflow.tracking.stores.session import child_runs, get_run
-from gates.model.verdict import Verdict
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from canary_mlflow.gates import Policy, Run
+from canary_mlflow.gates.calibration import UPPER, MetricSpread, Resplits, resolvable, uncertainty
+from canary_mlflow.gates.model.rules import MetricRule, Scale
+from canary_mlflow.gates.model.wording import counted, figure, quantity
 from canary_mlflow.policies import load_policy, option_names
-from gates import Policy, Run
-from gates.calibration import UPPER, MetricSpread, Resplits, resolvable, uncertainty
-from gates.model.rules import MetricRule, Scale
-from gates.model.wording import counted, figure, quantity
 
 RESOLVING = (5, 3)
 """The runs a side, stored and candidate, by which a tier is said to resolve a spread."""

@@ -12,8 +12,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from gates.model.metrics import METRICS
-from gates.model.records import Run, Series
+from canary_mlflow.gates.model.metrics import METRICS
+from canary_mlflow.gates.model.records import Run, Series
 
 Steps = NDArray[np.int64]
 Values = NDArray[np.float64]

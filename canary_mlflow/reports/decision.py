@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from gates.model.verdict import Check, CheckOutcome, Outcome, Verdict, verdict_from_dict, verdict_to_dict
-from gates.watch import WatchWarning
+from canary_mlflow.gates.model.verdict import Check, CheckOutcome, Outcome, Verdict, verdict_from_dict, verdict_to_dict
+from canary_mlflow.gates.watch import WatchWarning
 
 EXIT_CODES = {Outcome.PASS: 0, Outcome.BLOCK: 1, Outcome.INCONCLUSIVE: 3}
 

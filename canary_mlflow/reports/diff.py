@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from canary_mlflow.gates.facts.check import said
+from canary_mlflow.gates.facts.differences import GROUPS, differences, missing
+from canary_mlflow.gates.facts.exact import FACTS
+from canary_mlflow.gates.facts.work import WorkDiff, beyond, comparable, compare_work
+from canary_mlflow.gates.model.records import Version
+from canary_mlflow.gates.model.sides import candidate_side, mismatches
+from canary_mlflow.gates.model.verdict import Difference
 from canary_mlflow.reports.differences import difference, differing, origin
 from canary_mlflow.reports.layer_drift import LayerMoved, moved, sentence
-from gates.facts.check import said
-from gates.facts.differences import GROUPS, differences, missing
-from gates.facts.exact import FACTS
-from gates.facts.work import WorkDiff, beyond, comparable, compare_work
-from gates.model.records import Version
-from gates.model.sides import candidate_side, mismatches
-from gates.model.verdict import Difference
 
 EQUAL, OTHER, NOT_COMPARABLE = 0, 1, 3
 SHOWN_LAYERS = 12

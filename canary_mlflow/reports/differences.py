@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from canary_mlflow.gates.facts.check import said
+from canary_mlflow.gates.facts.differences import CODE, CONFIGURATION, PACKAGES, WORKLOAD, missing
+from canary_mlflow.gates.facts.exact import FACTS, bare
+from canary_mlflow.gates.facts.regressions import may_explain
+from canary_mlflow.gates.model.verdict import Difference, Outcome, Verdict
+from canary_mlflow.gates.model.wording import around_difference, listed, sentence_case
 from canary_mlflow.reports.decision import Decision
-from gates.facts.check import said
-from gates.facts.differences import CODE, CONFIGURATION, PACKAGES, WORKLOAD, missing
-from gates.facts.exact import FACTS, bare
-from gates.facts.regressions import may_explain
-from gates.model.verdict import Difference, Outcome, Verdict
-from gates.model.wording import around_difference, listed, sentence_case
 
 SHOWN = 6  # differences that a sentence lists, and rows of metrics that a short form has
 NAMED = 4  # facts that a sentence names, and changes that they may come from

@@ -12,15 +12,15 @@ from rich.table import Table
 from rich.text import Text
 
 from canary_mlflow import tags
+from canary_mlflow.gates.model.metrics import METRICS
+from canary_mlflow.gates.model.records import Series
+from canary_mlflow.gates.model.wording import quantity
+from canary_mlflow.gates.watch import WatchWarning
 from canary_mlflow.reports.charts import PANELS, label
 from canary_mlflow.reports.formatting import duration
 from canary_mlflow.shown import visible
 from canary_mlflow.tracking.reading.facts import RunFacts, sentence
 from canary_mlflow.tracking.reading.following import Sight
-from gates.model.metrics import METRICS
-from gates.model.records import Series
-from gates.model.wording import quantity
-from gates.watch import WatchWarning
 
 LOG = {panel.lines[0] for panel in PANELS if panel.log}
 WATCHED = tuple(dict.fromkeys(panel.lines[0] for panel in PANELS if panel.lines[0] != "learning_rate"))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from canary_mlflow.gates.evidence.readings import Reading, harm_scale, read
+from canary_mlflow.gates.model.policy import Policy
+from canary_mlflow.gates.model.records import Run
+from canary_mlflow.gates.model.rules import MetricRule
+from canary_mlflow.gates.model.verdict import Evidence
 from canary_mlflow.reports.formatting import quantity
-from gates.evidence.readings import Reading, harm_scale, read
-from gates.model.policy import Policy
-from gates.model.records import Run
-from gates.model.rules import MetricRule
-from gates.model.verdict import Evidence
 
 FARTHEST = 2.5  # limits; what lies beyond is drawn at the edge
 WIDTH = 360  # of the picture, in SVG units

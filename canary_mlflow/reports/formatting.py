@@ -6,8 +6,8 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime
 
-from gates.model import wording
-from gates.model.wording import counted as counted  # for training/, which may not import gates
+from canary_mlflow.gates.model import wording
+from canary_mlflow.gates.model.wording import counted as counted  # for training/, which may not import gates
 
 NOTHING = "-"
 MINUTE, HOUR, DAY = 60, 3600, 86_400

@@ -6,13 +6,13 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
+from canary_mlflow.gates.model.wording import figure
 from canary_mlflow.reports import formatting, pictures, profile
 from canary_mlflow.reports.charts import Chart
 from canary_mlflow.reports.rendering import filled
 from canary_mlflow.reports.study import Study
 from canary_mlflow.reports.view import view_of
 from canary_mlflow.shown import finalized, shown
-from gates.model.wording import figure
 
 
 def render(study: Study) -> str:

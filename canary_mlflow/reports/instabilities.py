@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from canary_mlflow.errors import StoreError
+from canary_mlflow.gates.model.records import Run
+from canary_mlflow.gates.watch import Level, Watch, WatchWarning
 from canary_mlflow.policies import load_watch
 from canary_mlflow.reports.decision import RunWarning
 from canary_mlflow.tags import WATCH_LEVEL, WATCH_WARNINGS
 from canary_mlflow.tracking.reading.facts import count, warnings_in, whole
-from gates.model.records import Run
-from gates.watch import Level, Watch, WatchWarning
 
 SEED = "seed "
 # How a run broke off → what that usually means, what to try.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from canary_mlflow.gates.model.verdict import Check, CheckOutcome
 from canary_mlflow.reports.formatting import sentence
 from canary_mlflow.reports.rows import WORDS, Row
 from canary_mlflow.reports.study import Study
 from canary_mlflow.reports.view import view_of
 from canary_mlflow.shown import shown, visible
-from gates.model.verdict import Check, CheckOutcome
 
 if TYPE_CHECKING:
     from junitparser import TestCase

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from gates.measured import by_layer
-from gates.model.records import Run
+from canary_mlflow.gates.measured import by_layer
+from canary_mlflow.gates.model.records import Run
 
 STANDS_OUT = 2.0  # times what the layers moved in the median
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import shlex
 
+from canary_mlflow.gates.evidence.readings import TOO_SHORT
+from canary_mlflow.gates.facts.exact import FACTS
+from canary_mlflow.gates.model.metrics import METRICS
+from canary_mlflow.gates.model.verdict import CheckOutcome, Outcome, ReasonCode, Standing, Verdict
+from canary_mlflow.gates.stats.power import MAX_RUNS
 from canary_mlflow.policies import policy_names
 from canary_mlflow.reports.decision import SLOW_DRIFT, Decision, HeldBy, Question
 from canary_mlflow.reports.formatting import sentence
 from canary_mlflow.reports.rows import standing
-from gates.evidence.readings import TOO_SHORT
-from gates.facts.exact import FACTS
-from gates.model.metrics import METRICS
-from gates.model.verdict import CheckOutcome, Outcome, ReasonCode, Standing, Verdict
-from gates.stats.power import MAX_RUNS
 
 MARK = "\0"
 """Around a command in a sentence: no name that MLflow keeps, no path and no argument of a command can hold it."""

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
 
+from canary_mlflow.gates import MetricRule, Policy
+from canary_mlflow.gates.model.priors import Prior
+from canary_mlflow.gates.model.rules import Scale, Worse
+from canary_mlflow.gates.model.wording import change, limit
+from canary_mlflow.gates.stats.power import POWER, Chances
 from canary_mlflow.reports.calibration import amount
-from gates import MetricRule, Policy
-from gates.model.priors import Prior
-from gates.model.rules import Scale, Worse
-from gates.model.wording import change, limit
-from gates.stats.power import POWER, Chances
 
 ASSUMPTION = (
     "the product of the chances above, as if the metrics varied independently; hard checks, exact facts and disturbed "

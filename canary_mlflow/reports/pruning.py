@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from gates.model.wording import counted, listed
+from canary_mlflow.gates.model.wording import counted, listed
 
 if TYPE_CHECKING:
     from canary_mlflow.registry.pruning.pruning import Fate

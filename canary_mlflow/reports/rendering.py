@@ -6,12 +6,12 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from canary_mlflow.gates.model.metrics import METRICS
+from canary_mlflow.gates.model.wording import figure
 from canary_mlflow.reports import formatting
 from canary_mlflow.reports.forest import in_letters, x_of
 from canary_mlflow.reports.layer_drift import share
 from canary_mlflow.reports.rows import WORDS
-from gates.model.metrics import METRICS
-from gates.model.wording import figure
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from canary_mlflow.gates.model.rules import Role
+from canary_mlflow.gates.model.verdict import Check, CheckOutcome, Evidence, Outcome, ReasonCode, Standing
 from canary_mlflow.reports import formatting
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.reports.forest import Forest, forest, in_letters
-from gates.model.rules import Role
-from gates.model.verdict import Check, CheckOutcome, Evidence, Outcome, ReasonCode, Standing
 
 ORDER = (
     CheckOutcome.BLOCK,

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from canary_mlflow.gates.model.metrics import METRICS
 from canary_mlflow.reports.formatting import quantity
-from gates.model.metrics import METRICS
 
 LEARNED = ("eval_loss", "eval_accuracy", "eval_reward", "reward_mean", "score_mean", "kl", "loss", "policy_loss")
 COLUMNS = 4  # of these that there is room for

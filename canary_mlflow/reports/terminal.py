@@ -12,6 +12,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from canary_mlflow.gates.model.rules import Role
+from canary_mlflow.gates.model.verdict import CheckOutcome
+from canary_mlflow.gates.notes import CLOCK, OTHER_POLICY, UNCOUNTED
 from canary_mlflow.reports import differences, formatting, instabilities, layer_drift
 from canary_mlflow.reports.decision import Decision, Question
 from canary_mlflow.reports.differences import SHOWN
@@ -20,9 +23,6 @@ from canary_mlflow.reports.rows import WITHIN, WORSE, Row
 from canary_mlflow.reports.study import Study
 from canary_mlflow.reports.view import View, view_of
 from canary_mlflow.shown import shown
-from gates.model.rules import Role
-from gates.model.verdict import CheckOutcome
-from gates.notes import CLOCK, OTHER_POLICY, UNCOUNTED
 
 PLAIN_WIDTH = 132  # columns, if there is no terminal to ask
 FEW = 2  # notes, and warnings, that a short report says

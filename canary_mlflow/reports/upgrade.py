@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from canary_mlflow.gates.facts.check import said
+from canary_mlflow.gates.facts.exact import bare, ends_a_text
+from canary_mlflow.gates.model.verdict import Difference
+from canary_mlflow.gates.model.wording import counted, listed
 from canary_mlflow.reports.differences import differing
 from canary_mlflow.upgrading.outcome import Culprit, Default, PackageSets, Upgrade
 from canary_mlflow.upgrading.run_comparison import LOGGED
 from canary_mlflow.upgrading.upgrade import likeliest
-from gates.facts.check import said
-from gates.facts.exact import bare, ends_a_text
-from gates.model.verdict import Difference
-from gates.model.wording import counted, listed
 
 SHOWN = 5
 COURSES = ("loss", "grad_norm")

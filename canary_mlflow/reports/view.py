@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from canary_mlflow.gates.model.rules import Role
+from canary_mlflow.gates.model.verdict import Check, CheckOutcome, Difference, RootCause
 from canary_mlflow.reports import differences, instabilities
 from canary_mlflow.reports.decision import Decision, Question
 from canary_mlflow.reports.differences import SHOWN
@@ -13,8 +15,6 @@ from canary_mlflow.reports.formatting import counted, sentence
 from canary_mlflow.reports.links import Link, links_of
 from canary_mlflow.reports.next_step import next_step
 from canary_mlflow.reports.rows import ORDER, Row, better, how_to_read, is_judged, rows_of
-from gates.model.rules import Role
-from gates.model.verdict import Check, CheckOutcome, Difference, RootCause
 
 
 @dataclass(frozen=True, kw_only=True)

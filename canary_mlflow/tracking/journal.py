@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from canary_mlflow.gates.model.records import Raised
 from canary_mlflow.tracking.delivery.recorder import PERIOD, Recorder
 from canary_mlflow.tracking.describing.evaluations import PREFIX, Evaluated, Evaluations
 from canary_mlflow.tracking.describing.failures import classify, raised
@@ -22,7 +23,6 @@ from canary_mlflow.tracking.probes import Probe, Row, Setting
 from canary_mlflow.tracking.probes.running import RunningProbes
 from canary_mlflow.tracking.reading.samples import FILE, Samples
 from canary_mlflow.tracking.signals import recording
-from gates.model.records import Raised
 
 log = logging.getLogger("canary_mlflow")
 

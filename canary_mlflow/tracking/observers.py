@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import one_line
-from gates.model.records import Raised
+from canary_mlflow.gates.model.records import Raised
 
 if TYPE_CHECKING:
     from canary_mlflow.tracking.delivery.recorder import Recorder

@@ -33,7 +33,7 @@ from canary_mlflow.tracking.watching import Watching, watching
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-    from gates.watch import WatchPolicy
+    from canary_mlflow.gates.watch import WatchPolicy
 
 log = logging.getLogger("canary_mlflow")
 

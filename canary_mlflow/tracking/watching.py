@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow import tags
 from canary_mlflow.errors import StoreError, UsageError, one_line
+from canary_mlflow.gates.model.records import Run
+from canary_mlflow.gates.watch import Band, Level, OnCritical, Watch, WatchPolicy, WatchWarning, bands_of
 from canary_mlflow.notify.delivery import tell
 from canary_mlflow.notify.events import of_warning
 from canary_mlflow.shown import visible
@@ -21,8 +23,6 @@ from canary_mlflow.tracking.probes import BEAT
 from canary_mlflow.tracking.reading.facts import brief, sentence, worst_of
 from canary_mlflow.tracking.reading.histories import read_runs
 from canary_mlflow.tracking.sinks import SinkSetting
-from gates.model.records import Run
-from gates.watch import Band, Level, OnCritical, Watch, WatchPolicy, WatchWarning, bands_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -11,7 +11,6 @@ from pathlib import Path
 from filelock import FileLock
 
 from canary_mlflow.errors import CanaryError, one_line
-from canary_mlflow.module_runner import OWN
 from canary_mlflow.upgrading.pins import FOLDER as OF_FOLDER
 from canary_mlflow.upgrading.pins import Pins
 from canary_mlflow.upgrading.uv import uv
@@ -19,7 +18,7 @@ from canary_mlflow.upgrading.uv import uv
 FOLDER = "CANARY_ENVIRONMENTS"
 COMPLETE = "canary-complete"
 SHARED_FROM = 3  # environments, the newest
-SOURCE = Path(__file__).resolve().parents[2]
+PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def folder() -> Path:
@@ -89,14 +88,13 @@ def _share_bytecode(place: Path) -> None:
 
 
 def own_code() -> Path:
-    """A folder with only this project's packages, for another environment's path: where they are installed, this
-    environment's other packages lie beside them."""
-    place = folder() / f"own-{hashlib.sha256(str(SOURCE).encode()).hexdigest()[:8]}"
+    """A folder with only this package, for another environment's path: where it is installed, this environment's other
+    packages lie beside it."""
+    place = folder() / f"own-{hashlib.sha256(str(PACKAGE).encode()).hexdigest()[:8]}"
     place.mkdir(parents=True, exist_ok=True)
-    for name in OWN:
-        link = place / name
-        if (SOURCE / name).is_dir() and not link.is_symlink():
-            link.symlink_to(SOURCE / name, target_is_directory=True)
+    link = place / PACKAGE.name
+    if not link.is_symlink():
+        link.symlink_to(PACKAGE, target_is_directory=True)
     hook, inside = place / "sitecustomize.py", Path(__file__).with_name("inside.py")
     if not hook.is_symlink() or hook.readlink() != inside:
         hook.unlink(missing_ok=True)

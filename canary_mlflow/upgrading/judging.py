@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from canary_mlflow.gates.facts.check import said
+from canary_mlflow.gates.facts.exact import DEFAULTED, bare, fact_differences, pairs_of, rounding_of
+from canary_mlflow.gates.facts.regressions import decisive_first, regressions
+from canary_mlflow.gates.facts.work import MATERIAL, WORK, beyond, compare_work
+from canary_mlflow.gates.model.records import Run
+from canary_mlflow.gates.model.verdict import Difference
 from canary_mlflow.upgrading.probing import Probe
 from canary_mlflow.upgrading.run_comparison import BESIDES, REPEATS, Symptom, dearer, differences
-from gates.facts.check import said
-from gates.facts.exact import DEFAULTED, bare, fact_differences, pairs_of, rounding_of
-from gates.facts.regressions import decisive_first, regressions
-from gates.facts.work import MATERIAL, WORK, beyond, compare_work
-from gates.model.records import Run
-from gates.model.verdict import Difference
 
 CRASH = "crash"
 INVARIANTS = "invariants"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from canary_mlflow.gates.facts.exact import bare
 from canary_mlflow.upgrading.judging import Diagnosis
 from canary_mlflow.upgrading.pins import Change, Pins, moved
-from gates.facts.exact import bare
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from glob import iglob
 from pathlib import Path
 
 import numpy as np
@@ -22,15 +23,14 @@ from filelock import FileLock
 
 from canary_mlflow import tags
 from canary_mlflow.errors import CanaryError, UsageError, one_line
+from canary_mlflow.gates.model.records import Run
 from canary_mlflow.interpreter import CHOSEN, on_path
-from canary_mlflow.module_runner import OWN
 from canary_mlflow.own_cache import own_cache
 from canary_mlflow.tracking.signals import waiting
 from canary_mlflow.upgrading import run_comparison, subprocess_guard
-from canary_mlflow.upgrading.environments import SOURCE, build, key_of, own_code
+from canary_mlflow.upgrading.environments import PACKAGE, build, key_of, own_code
 from canary_mlflow.upgrading.pins import Pins
 from canary_mlflow.upgrading.recording import FOLDER
-from gates.model.records import Run
 
 AGAIN = "the same command goes on where it stopped"
 RESULT = "result.json"
@@ -132,7 +132,7 @@ class Prober:
         What was tried with other code is tried again; modules that a script imports are not looked at.
         """
         named = [Path(word) for word in words_of(self.command) if Path(word).is_file()]
-        ours = sorted(path for name in OWN for path in (SOURCE / name).rglob("*.py"))
+        ours = sorted(Path(file) for file in iglob(f"{PACKAGE}/**/*.py", recursive=True))
         return hashlib.sha256(b"".join(path.read_bytes() for path in (*named, *ours))).hexdigest()
 
     def place(self, pins: Pins, repeat: int = 0) -> Path:
@@ -230,4 +230,4 @@ def _runs(place: Path) -> tuple[Run, ...]:
 
 def canary_command(words: Sequence[str]) -> str:
     """The facts tier of a canary as a command, whose first session in a store of its own is always a bootstrap."""
-    return shlex.join(["python", "-P", "-m", "training", "tier=facts", *words])
+    return shlex.join(["python", "-P", "-m", "canary_mlflow.training", "tier=facts", *words])

@@ -13,12 +13,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from canary_mlflow.gates.facts.courses import EXACT, SHIFT
+from canary_mlflow.gates.facts.exact import GROWS, LOOSEST, ROUNDING, last_digit, renamed
+from canary_mlflow.gates.facts.regressions import mantissa
+from canary_mlflow.gates.model.metrics import METRICS
+from canary_mlflow.gates.model.wording import listed, told_apart
 from canary_mlflow.tracking.describing.schema import canonical
-from gates.facts.courses import EXACT, SHIFT
-from gates.facts.exact import GROWS, LOOSEST, ROUNDING, last_digit, renamed
-from gates.facts.regressions import mantissa
-from gates.model.metrics import METRICS
-from gates.model.wording import listed, told_apart
 
 Course = Mapping[tuple[int, str], Sequence[tuple[int, float]]]
 """Trainer, key → step and value, in the order in which they were logged."""

@@ -15,6 +15,9 @@ from typing import Any
 from packaging.version import Version
 
 from canary_mlflow.errors import UsageError
+from canary_mlflow.gates.facts.exact import bare
+from canary_mlflow.gates.model.sides import ABSENT
+from canary_mlflow.gates.model.wording import listed
 from canary_mlflow.tracking.signals import waiting
 from canary_mlflow.upgrading import environments, subprocess_guard
 from canary_mlflow.upgrading.bisecting import Answer, first_bad, smallest
@@ -25,9 +28,6 @@ from canary_mlflow.upgrading.pins import Change, Pins, Unresolvable, lock, moved
 from canary_mlflow.upgrading.probing import MISUSED, Probe, Prober
 from canary_mlflow.upgrading.run_comparison import COSTS, REPEATS
 from canary_mlflow.upgrading.uv import SECONDS, Unbuildable, pip_environment
-from gates.facts.exact import bare
-from gates.model.sides import ABSENT
-from gates.model.wording import listed
 
 LIKELY = ("trl", "transformers", "peft", "accelerate", "torch", "datasets", "tokenizers", "bitsandbytes", "numpy")
 """Where regressions of trainings came from, the commonest first (docs/why.md)."""

@@ -15,13 +15,13 @@ from statistics import median
 
 import numpy as np
 
-from gates.model.policy import FreshBaseline, Policy
-from gates.model.records import Run, Version
-from gates.model.rules import MetricRule
-from gates.model.sides import Side, baseline_side
-from gates.model.summaries import SUMMARIES
-from gates.model.wording import quantity
-from gates.stats.power import LEAST_TO_BLOCK
+from canary_mlflow.gates.model.policy import FreshBaseline, Policy
+from canary_mlflow.gates.model.records import Run, Version
+from canary_mlflow.gates.model.rules import MetricRule
+from canary_mlflow.gates.model.sides import Side, baseline_side
+from canary_mlflow.gates.model.summaries import SUMMARIES
+from canary_mlflow.gates.model.wording import quantity
+from canary_mlflow.gates.stats.power import LEAST_TO_BLOCK
 
 LONGER = 0.1
 """By how much a larger share of its time one side stands in line for a core, from which on that may be why its steps

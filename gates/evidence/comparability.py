@@ -9,11 +9,11 @@ from statistics import median
 
 import numpy as np
 
-from gates.evidence.readings import HarmScale, Reading
-from gates.model.records import EDGE, Run, Series
-from gates.model.rules import MetricRule, Worse
-from gates.model.summaries import SUMMARIES, iqm
-from gates.model.wording import quantity
+from canary_mlflow.gates.evidence.readings import HarmScale, Reading
+from canary_mlflow.gates.model.records import EDGE, Run, Series
+from canary_mlflow.gates.model.rules import MetricRule, Worse
+from canary_mlflow.gates.model.summaries import SUMMARIES, iqm
+from canary_mlflow.gates.model.wording import quantity
 
 MOST_MIB = 1e7
 """10 TiB: more than any machine has for one training, and 10 MiB in bytes, less than any training takes."""

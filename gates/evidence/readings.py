@@ -9,13 +9,13 @@ from statistics import fmean, geometric_mean
 
 import numpy as np
 
-from gates.model.metrics import metrics_with
-from gates.model.policy import Policy
-from gates.model.priors import Prior
-from gates.model.records import EDGE, Run, Series
-from gates.model.rules import LARGEST_LOG, MetricRule, Role, Scale, as_change
-from gates.model.summaries import SUMMARIES, Values, rate
-from gates.model.wording import quantity
+from canary_mlflow.gates.model.metrics import metrics_with
+from canary_mlflow.gates.model.policy import Policy
+from canary_mlflow.gates.model.priors import Prior
+from canary_mlflow.gates.model.records import EDGE, Run, Series
+from canary_mlflow.gates.model.rules import LARGEST_LOG, MetricRule, Role, Scale, as_change
+from canary_mlflow.gates.model.summaries import SUMMARIES, Values, rate
+from canary_mlflow.gates.model.wording import quantity
 
 LEAST_POINTS = 8
 """Fewer means of several steps are no middle of anything."""

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from gates.model.metrics import Metric
-from gates.model.records import Run, Series
-from gates.model.rules import LOGGED, MetricRule, Role, Scale, Worse
-from gates.model.wording import listed
+from canary_mlflow.gates.model.metrics import Metric
+from canary_mlflow.gates.model.records import Run, Series
+from canary_mlflow.gates.model.rules import LOGGED, MetricRule, Role, Scale, Worse
+from canary_mlflow.gates.model.wording import listed
 
 WEIGHTS = "rewards."
 """How the facts begin that say a function's weight, by its name."""

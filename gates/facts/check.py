@@ -8,15 +8,15 @@ import math
 import re
 from collections.abc import Callable, Sequence
 
-from gates.facts.courses import COURSE
-from gates.facts.differences import CONFIGURATION, PACKAGES, differences
-from gates.facts.exact import FACTS, LEAKED, NEAR, REWARDS, TOKENS, bare, covers, pairs_of, variant_of
-from gates.facts.regressions import deciding, may_explain
-from gates.model.policy import Policy
-from gates.model.records import Run
-from gates.model.sides import ABSENT
-from gates.model.verdict import Check, CheckOutcome, Difference, ReasonCode, hard_check, open_check
-from gates.model.wording import around_difference, listed, told_apart
+from canary_mlflow.gates.facts.courses import COURSE
+from canary_mlflow.gates.facts.differences import CONFIGURATION, PACKAGES, differences
+from canary_mlflow.gates.facts.exact import FACTS, LEAKED, NEAR, REWARDS, TOKENS, bare, covers, pairs_of, variant_of
+from canary_mlflow.gates.facts.regressions import deciding, may_explain
+from canary_mlflow.gates.model.policy import Policy
+from canary_mlflow.gates.model.records import Run
+from canary_mlflow.gates.model.sides import ABSENT
+from canary_mlflow.gates.model.verdict import Check, CheckOutcome, Difference, ReasonCode, hard_check, open_check
+from canary_mlflow.gates.model.wording import around_difference, listed, told_apart
 
 NAMES = {
     "course.learning_rate": "learning rate",

@@ -9,8 +9,8 @@ from itertools import permutations
 import numpy as np
 from numpy.typing import NDArray
 
-from gates.model.records import Run, Series
-from gates.model.verdict import Difference
+from canary_mlflow.gates.model.records import Run, Series
+from canary_mlflow.gates.model.verdict import Difference
 
 COURSE = "course."
 EXACT = ("learning_rate",)

@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 
-from gates.facts.exact import FACTS, ends_a_text, fact_differences, renamed
-from gates.facts.regressions import CANARY, decisive_first
-from gates.model.records import Run
-from gates.model.sides import ABSENT, Pick, differing, values_of, values_of_both
-from gates.model.verdict import Difference
+from canary_mlflow.gates.facts.exact import FACTS, ends_a_text, fact_differences, renamed
+from canary_mlflow.gates.facts.regressions import CANARY, decisive_first
+from canary_mlflow.gates.model.records import Run
+from canary_mlflow.gates.model.sides import ABSENT, Pick, differing, values_of, values_of_both
+from canary_mlflow.gates.model.verdict import Difference
 
 CONFIGURATION, CODE, PACKAGES = "configuration", "code", "packages"
 DATA, HARDWARE, WORKLOAD = "data", "hardware", "workload"

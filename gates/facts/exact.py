@@ -7,13 +7,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from gates.facts.courses import course_differences
-from gates.facts.work import WORK
-from gates.model.paradigm import Paradigm, paradigm_of
-from gates.model.records import Run
-from gates.model.sides import ABSENT
-from gates.model.verdict import Difference
-from gates.model.wording import counted
+from canary_mlflow.gates.facts.courses import course_differences
+from canary_mlflow.gates.facts.work import WORK
+from canary_mlflow.gates.model.paradigm import Paradigm, paradigm_of
+from canary_mlflow.gates.model.records import Run
+from canary_mlflow.gates.model.sides import ABSENT
+from canary_mlflow.gates.model.verdict import Difference
+from canary_mlflow.gates.model.wording import counted
 
 FACTS = "facts"
 FIRST = "first."

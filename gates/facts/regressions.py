@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from gates.facts.exact import (
+from canary_mlflow.gates.facts.exact import (
     ARGUMENTS,
     FACTS,
     FIRST,
@@ -32,9 +32,9 @@ from gates.facts.exact import (
     unset,
     variant_of,
 )
-from gates.model.records import Run
-from gates.model.sides import ABSENT, same_tokens
-from gates.model.verdict import Difference
+from canary_mlflow.gates.model.records import Run
+from canary_mlflow.gates.model.sides import ABSENT, same_tokens
+from canary_mlflow.gates.model.verdict import Difference
 
 MANTISSA = {"bfloat16": 7, "float16": 10, "float32": 23}
 FINEST = sys.float_info.mant_dig - 1

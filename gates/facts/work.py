@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from gates.model.records import Run
+from canary_mlflow.gates.model.records import Run
 
 WORK = "work."
 COUNTS = {"flops": 0.005, "traffic": 0.005, "tensors": 0.005, "allocated": 0.01}

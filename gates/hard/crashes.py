@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gates.model.records import Raised, Run, Version
-from gates.model.sides import contradictions
-from gates.model.wording import listed
+from canary_mlflow.gates.model.records import Raised, Run, Version
+from canary_mlflow.gates.model.sides import contradictions
+from canary_mlflow.gates.model.wording import listed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from gates.model.records import Run
+from canary_mlflow.gates.model.records import Run
 
 IDLE = 50.0
 """GPU utilization in %: below it the GPU waits for the host most of the time. Trainings of a tiny model had 4 to 14 on

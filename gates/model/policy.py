@@ -7,12 +7,24 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Any, Generic, TypeVar
 
-from gates.model.bound import bound_of
-from gates.model.fields import PolicyError, choice, count, flag, listed, number, one_of, optional, plain, section, text
-from gates.model.paradigm import paradigm_of
-from gates.model.priors import SHIPPED_DF, Prior
-from gates.model.rules import MetricRule, Scale
-from gates.model.summaries import SUMMARIES
+from canary_mlflow.gates.model.bound import bound_of
+from canary_mlflow.gates.model.fields import (
+    PolicyError,
+    choice,
+    count,
+    flag,
+    listed,
+    number,
+    one_of,
+    optional,
+    plain,
+    section,
+    text,
+)
+from canary_mlflow.gates.model.paradigm import paradigm_of
+from canary_mlflow.gates.model.priors import SHIPPED_DF, Prior
+from canary_mlflow.gates.model.rules import MetricRule, Scale
+from canary_mlflow.gates.model.summaries import SUMMARIES
 
 
 class FreshBaseline(StrEnum):

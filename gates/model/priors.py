@@ -13,7 +13,7 @@ from typing import Annotated
 import numpy as np
 import scipy
 
-from gates.model.fields import number, one_of
+from canary_mlflow.gates.model.fields import number, one_of
 
 LEAST_SPREAD = 1e-12
 """No spread between runs is smaller: rounding alone causes as much, and the square of a much smaller one is 0."""

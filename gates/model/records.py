@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from gates.model.metrics import metrics_with
+from canary_mlflow.gates.model.metrics import metrics_with
 
 WITHIN_NOISE = "improved by no more than its noise"
 """How a `learned_reason` says of a run that it got better, and that chance may be why."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated
 
-from gates.model.fields import choice, flag, number, one_of, optional
-from gates.model.metrics import METRICS, Metric
-from gates.model.priors import LEAST_SPREAD
-from gates.model.records import Run, Series
-from gates.model.summaries import SUMMARIES
+from canary_mlflow.gates.model.fields import choice, flag, number, one_of, optional
+from canary_mlflow.gates.model.metrics import METRICS, Metric
+from canary_mlflow.gates.model.priors import LEAST_SPREAD
+from canary_mlflow.gates.model.records import Run, Series
+from canary_mlflow.gates.model.summaries import SUMMARIES
 
 LARGEST_LOG = 700.0  # exp of it still is a float
 LOGGED = "trl/"

@@ -10,11 +10,11 @@ from statistics import fmean
 
 import numpy as np
 
-from gates.model.bound import bound_of_sides
-from gates.model.metrics import METRICS, RECORDINGS, metrics_with
-from gates.model.records import EDGE, Run, Version
-from gates.model.verdict import Check, Difference, ReasonCode, open_check
-from gates.model.wording import counted, listed
+from canary_mlflow.gates.model.bound import bound_of_sides
+from canary_mlflow.gates.model.metrics import METRICS, RECORDINGS, metrics_with
+from canary_mlflow.gates.model.records import EDGE, Run, Version
+from canary_mlflow.gates.model.verdict import Check, Difference, ReasonCode, open_check
+from canary_mlflow.gates.model.wording import counted, listed
 
 _CLOCKS = metrics_with("clock")
 OTHER_WORK = 1.05

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from gates.model.records import Series
+from canary_mlflow.gates.model.records import Series
 
 Values = NDArray[np.float64]
 Statistic = Callable[[Values], Values]

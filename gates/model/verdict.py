@@ -9,8 +9,8 @@ from functools import cache
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from gates.model.fields import plain
-from gates.model.rules import MetricRule, Role
+from canary_mlflow.gates.model.fields import plain
+from canary_mlflow.gates.model.rules import MetricRule, Role
 
 
 class Outcome(StrEnum):

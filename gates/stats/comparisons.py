@@ -16,8 +16,8 @@ from statistics import fmean, median
 import numpy as np
 import scipy
 
-from gates.model.priors import Prior
-from gates.model.summaries import Values
+from canary_mlflow.gates.model.priors import Prior
+from canary_mlflow.gates.model.summaries import Values
 
 
 @dataclass(frozen=True, kw_only=True)

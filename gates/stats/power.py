@@ -10,11 +10,11 @@ from functools import cached_property
 import numpy as np
 import scipy
 
-from gates.model.policy import Policy
-from gates.model.priors import Prior
-from gates.model.rules import MetricRule, Role, Worse
-from gates.model.summaries import Values
-from gates.stats.comparisons import Comparison, Design, Spread, compare
+from canary_mlflow.gates.model.policy import Policy
+from canary_mlflow.gates.model.priors import Prior
+from canary_mlflow.gates.model.rules import MetricRule, Role, Worse
+from canary_mlflow.gates.model.summaries import Values
+from canary_mlflow.gates.stats.comparisons import Comparison, Design, Spread, compare
 
 LEAST_TO_BLOCK = 2
 """A single number, even as the mean of five runs of a seed, tells nothing about the spread."""

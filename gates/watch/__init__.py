@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gates.watch.limits import Band, band_of, bands_of
-from gates.watch.policy import OnCritical, WatchPolicy, parse_watch
-from gates.watch.warning import Level, WatchWarning
-from gates.watch.watching import HEALTHY, Watch
+from canary_mlflow.gates.watch.limits import Band, band_of, bands_of
+from canary_mlflow.gates.watch.policy import OnCritical, WatchPolicy, parse_watch
+from canary_mlflow.gates.watch.warning import Level, WatchWarning
+from canary_mlflow.gates.watch.watching import HEALTHY, Watch
 
 __all__ = [
     "HEALTHY",

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from gates.watch.drift import KINDS, WORK, Drift, Growth, Work
-from gates.watch.facts import Capped, FirstLoss, Grown, NonFinite, Shrunk, ZeroLoss
-from gates.watch.learning import Flat, Gradients, NoGainInReward, StaysZero
-from gates.watch.limits import Band, BandDeviation, Ceiling
-from gates.watch.loss import EvalRise, LossRise, RewardFall
-from gates.watch.policy import WatchPolicy
-from gates.watch.together import Displacement, NoSpread, Progress
-from gates.watch.warning import Detector, Level
+from canary_mlflow.gates.watch.drift import KINDS, WORK, Drift, Growth, Work
+from canary_mlflow.gates.watch.facts import Capped, FirstLoss, Grown, NonFinite, Shrunk, ZeroLoss
+from canary_mlflow.gates.watch.learning import Flat, Gradients, NoGainInReward, StaysZero
+from canary_mlflow.gates.watch.limits import Band, BandDeviation, Ceiling
+from canary_mlflow.gates.watch.loss import EvalRise, LossRise, RewardFall
+from canary_mlflow.gates.watch.policy import WatchPolicy
+from canary_mlflow.gates.watch.together import Displacement, NoSpread, Progress
+from canary_mlflow.gates.watch.warning import Detector, Level
 
 _NONFINITE = {
     **dict.fromkeys(("loss", "policy_loss", "value_loss"), Level.STOP),

@@ -7,10 +7,10 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Mapping
 
-from gates.model.wording import figure
-from gates.watch.policy import FactRules
-from gates.watch.together import Progress
-from gates.watch.warning import Detection, Detector, Level
+from canary_mlflow.gates.model.wording import figure
+from canary_mlflow.gates.watch.policy import FactRules
+from canary_mlflow.gates.watch.together import Progress
+from canary_mlflow.gates.watch.warning import Detection, Detector, Level
 
 _FIRST_LOSSES = (0.5, math.log(2), 1.0)  # KTO's; DPO's and what is like it; a hinge's
 _OFF, _EXACTLY, _MOST_TIMES, _NO_REWARD = 1.1, 1e-3, 64, 0.02

@@ -8,10 +8,10 @@ import statistics
 from collections import deque
 from collections.abc import Sequence
 
-from gates.model.wording import figure
-from gates.watch.policy import FactRules
-from gates.watch.together import DIFF_TO_SD, MEAN_TO_SD, Progress
-from gates.watch.warning import Detection, Detector, Level
+from canary_mlflow.gates.model.wording import figure
+from canary_mlflow.gates.watch.policy import FactRules
+from canary_mlflow.gates.watch.together import DIFF_TO_SD, MEAN_TO_SD, Progress
+from canary_mlflow.gates.watch.warning import Detection, Detector, Level
 
 _SURE = 3.0  # standard errors that a mean must have moved: every sixth healthy run's reward falls by one, by luck
 

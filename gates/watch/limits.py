@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from gates.model.records import Series
-from gates.model.rules import Scale
-from gates.model.wording import figure
-from gates.watch.policy import BEGINNING, BandRules, Harm, RowRules, StreamRule
-from gates.watch.warning import Detection, Detector, Level
+from canary_mlflow.gates.model.records import Series
+from canary_mlflow.gates.model.rules import Scale
+from canary_mlflow.gates.model.wording import figure
+from canary_mlflow.gates.watch.policy import BEGINNING, BandRules, Harm, RowRules, StreamRule
+from canary_mlflow.gates.watch.warning import Detection, Detector, Level
 
 
 class Ceiling(Detector):

@@ -7,11 +7,11 @@ import math
 from collections import deque
 from itertools import pairwise
 
-from gates.model.wording import figure
-from gates.watch.learning import fell
-from gates.watch.policy import GainRules, RowRules, StreamRule
-from gates.watch.together import DIFF_TO_SD, Progress
-from gates.watch.warning import Detection, Detector, Level
+from canary_mlflow.gates.model.wording import figure
+from canary_mlflow.gates.watch.learning import fell
+from canary_mlflow.gates.watch.policy import GainRules, RowRules, StreamRule
+from canary_mlflow.gates.watch.together import DIFF_TO_SD, Progress
+from canary_mlflow.gates.watch.warning import Detection, Detector, Level
 
 _TURN_TO_SD = DIFF_TO_SD / math.sqrt(3)  # the same for second differences of independent values
 _OF_ROWS = 1.12  # standard deviation of the better of mean and median of n rows / that of one row, times root n

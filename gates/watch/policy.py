@@ -8,7 +8,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Annotated, Any
 
-from gates.model.fields import (
+from canary_mlflow.gates.model.fields import (
     PolicyError,
     choice,
     count,
@@ -23,8 +23,8 @@ from gates.model.fields import (
     text,
     unknown,
 )
-from gates.model.rules import Scale
-from gates.watch.advice import rules as rule_names
+from canary_mlflow.gates.model.rules import Scale
+from canary_mlflow.gates.watch.advice import rules as rule_names
 
 BEGIN = "begin the file with 'base: default'"
 # The streams that can have a limit; entropy is the only one that must not fall below its limit.

@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
-from gates.model.wording import figure
-from gates.watch.policy import BEGINNING, PatternRules
-from gates.watch.warning import Detection, Detector, Level
+from canary_mlflow.gates.model.wording import figure
+from canary_mlflow.gates.watch.policy import BEGINNING, PatternRules
+from canary_mlflow.gates.watch.warning import Detection, Detector, Level
 
 # Of a normal: standard deviation over mean absolute deviation, which is also the error of a median over that of a mean,
 # and over the mean absolute difference of neighbours.

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
-from gates.model.paradigm import Paradigm, named_paradigm, recorded_paradigm
-from gates.model.wording import listed
-from gates.watch.advice import explain
-from gates.watch.choosing import Situation, detectors
-from gates.watch.limits import Band
-from gates.watch.policy import BEGINNING, OnCritical, RowRules, WatchPolicy
-from gates.watch.stages import Stage, is_stage
-from gates.watch.together import Displacement
-from gates.watch.warning import Detection, Detector, Level, WatchWarning
+from canary_mlflow.gates.model.paradigm import Paradigm, named_paradigm, recorded_paradigm
+from canary_mlflow.gates.model.wording import listed
+from canary_mlflow.gates.watch.advice import explain
+from canary_mlflow.gates.watch.choosing import Situation, detectors
+from canary_mlflow.gates.watch.limits import Band
+from canary_mlflow.gates.watch.policy import BEGINNING, OnCritical, RowRules, WatchPolicy
+from canary_mlflow.gates.watch.stages import Stage, is_stage
+from canary_mlflow.gates.watch.together import Displacement
+from canary_mlflow.gates.watch.warning import Detection, Detector, Level, WatchWarning
 
 
 class Alarm:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from reported import canary, report
 
+from canary_mlflow.gates.model.verdict import Evidence
 from canary_mlflow.reports.decision import decision_from_dict
 from canary_mlflow.reports.forest import COLUMNS, forest, in_letters
 from canary_mlflow.reports.view import view_of
-from gates.model.verdict import Evidence
 
 CELLS = ("word", "metric", "baseline", "candidate", "change", "limit")
 

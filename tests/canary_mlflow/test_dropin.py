@@ -17,10 +17,10 @@ from tiny_trainers import BUILDERS, PAIRS, arguments, build, length_of
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from canary_mlflow import CanaryCallback
+from canary_mlflow.gates.model.records import Run
+from canary_mlflow.gates.model.sides import candidate_side
 from canary_mlflow.tracking.describing.schema import required
 from canary_mlflow.tracking.reading.histories import read_runs
-from gates.model.records import Run
-from gates.model.sides import candidate_side
 
 STEPS = 4
 OPTIONS: dict[str, dict[str, Any]] = {"kto": {"per_device_train_batch_size": 8}}

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from canary_mlflow.gates.model.records import Run
+from canary_mlflow.gates.model.sides import candidate_side
 from canary_mlflow.tracking.describing.schema import required
 from canary_mlflow.tracking.reading.histories import read_runs
-from gates.model.records import Run
-from gates.model.sides import candidate_side
 
 ROOT = Path(__file__).resolve().parents[2]
 ORACLE = ROOT / ".oracle"

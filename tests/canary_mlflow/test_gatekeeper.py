@@ -12,6 +12,8 @@ from mlflow import MlflowClient
 from mlflow.artifacts import load_text
 
 from canary_mlflow.errors import BaselineMoved, NoSuchModel, NoSuchVersion, StoreError, UsageError
+from canary_mlflow.gates.model.policy import Bootstrap, FreshBaseline, Policy
+from canary_mlflow.gates.model.verdict import Outcome, ReasonCode, verdict_from_dict
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.acts.by_hand import bless, override
 from canary_mlflow.registry.acts.rollback import rollback
@@ -23,8 +25,6 @@ from canary_mlflow.registry.judging.unregistered import gate_change, gate_sessio
 from canary_mlflow.registry.sessions.registering import register_version
 from canary_mlflow.registry.versions import champion
 from canary_mlflow.reports.terminal import render
-from gates.model.policy import Bootstrap, FreshBaseline, Policy
-from gates.model.verdict import Outcome, ReasonCode, verdict_from_dict
 
 STOPPED = {"canary.failure": "error", "canary.completed": "false"}
 

@@ -15,12 +15,12 @@ from guard_modes import ADMIN, PASSWORD, make, users
 from servers import Server
 
 from canary_mlflow.cli import canary
+from canary_mlflow.gates import Policy
 from canary_mlflow.policies import content_of, load_policy
 from canary_mlflow.registry.judging.gatekeeper import gate
 from canary_mlflow.registry.judging.unregistered import gate_change
 from canary_mlflow.registry.plugin import guarded_store
 from canary_mlflow.tracking.stores.store import prepare_store
-from gates import Policy
 
 SECRET = "the-password-of-the-database"
 

@@ -21,6 +21,7 @@ from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException
 
 from canary_mlflow.errors import Refused, UsageError
+from canary_mlflow.gates.model.policy import Policy
 from canary_mlflow.ledger import install
 from canary_mlflow.ledger.keys import key_folder, load_public, load_signer, public_files, publish
 from canary_mlflow.ledger.rows import Kind
@@ -34,7 +35,6 @@ from canary_mlflow.registry.guard.store import GuardedStore
 from canary_mlflow.registry.judging.assessment import Judged, Options, assess
 from canary_mlflow.registry.judging.gatekeeper import gate, order_of
 from canary_mlflow.tracking.reading.histories import read_version
-from gates.model.policy import Policy
 
 
 @pytest.fixture(scope="module")

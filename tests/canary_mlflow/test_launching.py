@@ -14,6 +14,7 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, commits: list[str]) -> Pat
     commits.append(commit(folder, "no single runs yet"))
     for part in PARTS:
         place = ROOT / part  # with what is compiled of it, which each process that starts there would make anew
-        (shutil.copytree if place.is_dir() else shutil.copy)(place, folder / part)
+        (partial(shutil.copytree, symlinks=True) if place.is_dir() else shutil.copy)(place, folder / part)
     (folder / ".gitignore").write_text("__pycache__\n")
     commits.append(commit(folder, "single runs"))
     (folder / "README.md").write_text("changed\n")
@@ -277,7 +278,7 @@ def trainings(pid: int) -> list[psutil.Process]:
     found = []
     for each in psutil.Process(pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):  # a git that has ended since
-            found += [each] if "training.worker" in " ".join(each.cmdline()) else []
+            found += [each] if "canary_mlflow.training.worker" in " ".join(each.cmdline()) else []
     return found
 
 
@@ -357,9 +358,9 @@ TINY = ("algo=sft", "train.max_steps=3", "tier.train_rows=32", "tier.eval_rows=8
 @pytest.fixture(scope="module")
 def config() -> dict[str, Any]:
     """Of a tiny canary."""
-    from training.command_line import expand, parse
-    from training.compose import check, register_schemas
-    from training.plain import to_plain
+    from canary_mlflow.training.command_line import expand, parse
+    from canary_mlflow.training.compose import check, register_schemas
+    from canary_mlflow.training.plain import to_plain
 
     register_schemas()
     return to_plain(check(parse(expand(list(TINY))))[0])
@@ -367,10 +368,10 @@ def config() -> dict[str, Any]:
 
 def work_of(config: dict[str, Any]) -> dict[str, str]:
     """What a run of it says of its work."""
-    from training.compose import to_config
-    from training.devices import settle
-    from training.parts import prepare_inputs
-    from training.workload import describe
+    from canary_mlflow.training.compose import to_config
+    from canary_mlflow.training.devices import settle
+    from canary_mlflow.training.parts import prepare_inputs
+    from canary_mlflow.training.workload import describe
 
     canary = to_config(config)
     work = describe(canary, prepare_inputs(canary), settle(canary.hardware))

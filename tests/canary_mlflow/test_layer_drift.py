@@ -16,12 +16,12 @@ from reported import Page, canary
 from tiny_trainers import build, sft
 
 from canary_mlflow import CanaryCallback
+from canary_mlflow.gates.measured import by_layer
+from canary_mlflow.gates.root_causes import root_causes
 from canary_mlflow.tracking.describing.fact_tags import facts_in
 from canary_mlflow.tracking.probes import parameters
 from canary_mlflow.tracking.probes.parameters import LayerDrift, Parameters, layer_of
 from canary_mlflow.tracking.reading.histories import read_runs
-from gates.measured import by_layer
-from gates.root_causes import root_causes
 
 LAYERS = ["gpt_neox.embed_in", "gpt_neox.final_layer_norm", "gpt_neox.layers.0", "gpt_neox.layers.1", "lm_head"]
 Change = Callable[[Any], None]

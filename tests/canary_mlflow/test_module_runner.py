@@ -1,4 +1,4 @@
-"""Running a module of this project: its code is found wherever it lies, and whatever others call their folders."""
+"""Running a module of this package: its code is found wherever it lies, and whatever others call their folders."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import pytest
 
 from canary_mlflow import module_runner
 
-PACKAGES = ("canary_mlflow", "training")
-
 
 def package(folder: Path, said: str) -> None:
     folder.mkdir(parents=True)
@@ -23,10 +21,9 @@ def package(folder: Path, said: str) -> None:
 
 @pytest.fixture
 def code(tmp_path: Path) -> Path:
-    for name in PACKAGES:
-        package(tmp_path / "a checkout" / name, "ours")
+    package(tmp_path / "a checkout/canary_mlflow", "ours")
     shutil.copy(module_runner.__file__, tmp_path / "a checkout/canary_mlflow")
-    package(tmp_path / "project/training", "theirs")
+    package(tmp_path / "project/canary_mlflow", "theirs")
     return tmp_path / "a checkout"
 
 
@@ -35,21 +32,20 @@ def linked(code: Path) -> Path:
     return code.parent / "link"
 
 
-def of_links(code: Path) -> Path:
+def by_a_link(code: Path) -> Path:
     """As `canary upgrade` has them."""
     place = code.parent / "links"
     place.mkdir()
-    for name in PACKAGES:
-        (place / name).symlink_to(code / name)
+    (place / "canary_mlflow").symlink_to(code / "canary_mlflow")
     return place
 
 
 @pytest.mark.parametrize("options", [[], ["-P"]], ids=["", "safe path"])
-@pytest.mark.parametrize("place", [Path, linked, of_links])
+@pytest.mark.parametrize("place", [Path, linked, by_a_link])
 def test_our_own_code_runs(code: Path, place, options: list[str]) -> None:
     runner = place(code) / "canary_mlflow/module_runner.py"
     done = subprocess.run(
-        [sys.executable, *options, str(runner), "training.told", "--seed", "7"],
+        [sys.executable, *options, str(runner), "canary_mlflow.told", "--seed", "7"],
         cwd=code.parent / "project", env={**os.environ, "PYTHONPATH": "."}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.stdout, done.stderr) == ("ours --seed 7\n", "")

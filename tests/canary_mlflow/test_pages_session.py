@@ -17,6 +17,7 @@ from mlflow.entities import Metric
 from paged import a_run, last_row, site, text_of
 
 from canary_mlflow.analysis.subject import find_subject
+from canary_mlflow.gates.model.records import Series
 from canary_mlflow.pages import comparison
 from canary_mlflow.pages.curves import strips_of
 from canary_mlflow.pages.reference import band_of, departure, shipped_rules
@@ -27,7 +28,6 @@ from canary_mlflow.registry.judging.gatekeeper import gate
 from canary_mlflow.reports.charts import keep_means
 from canary_mlflow.reports.decision import decision_to_dict
 from canary_mlflow.reports.view import view_of
-from gates.model.records import Series
 
 
 @pytest.fixture

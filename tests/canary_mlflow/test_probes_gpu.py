@@ -18,7 +18,7 @@ from canary_mlflow.tracking.probes.gpu import EVERY as ASKED_EVERY
 from canary_mlflow.tracking.probes.gpu import GPU, readings
 from canary_mlflow.tracking.probes.phases import Phases
 from canary_mlflow.tracking.probes.sentinel import Sentinel
-from training.faults.pace import Pace
+from canary_mlflow.training.faults.pace import Pace
 
 
 @pytest.fixture

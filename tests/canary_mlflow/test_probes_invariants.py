@@ -107,7 +107,7 @@ def test_a_healthy_ppo_start_raises_no_alarm(options: dict[str, Any], shared: An
 def test_a_rollout_that_another_policy_made_breaks_ppos_first_epoch(
     shared: Any, tiny: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from training.ppo import trainer
+    from canary_mlflow.training.ppo import trainer
 
     score = trainer.score_answers
 

@@ -14,13 +14,13 @@ from transformers import TrainerCallback
 
 from canary_mlflow import CanaryCallback
 from canary_mlflow.errors import BlindProbe
+from canary_mlflow.gates.model.records import Run
+from canary_mlflow.gates.model.sides import candidate_side
 from canary_mlflow.tracking.describing import fingerprint
 from canary_mlflow.tracking.probes import parameters
 from canary_mlflow.tracking.probes.finiteness import Finiteness
 from canary_mlflow.tracking.probes.gradients import Gradients, norms_of
 from canary_mlflow.tracking.reading.histories import read_runs
-from gates.model.records import Run
-from gates.model.sides import candidate_side
 
 
 def recording(shared: Any) -> CanaryCallback:

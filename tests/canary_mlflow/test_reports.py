@@ -11,12 +11,8 @@ from typing import Any
 
 import pytest
 
-from canary_mlflow.reports import markdown, terminal
-from canary_mlflow.reports.decision import Decision, Question, RunWarning, decision_from_dict
-from canary_mlflow.reports.study import verdict_json
-from canary_mlflow.reports.view import view_of
-from gates.model.rules import Role
-from gates.model.verdict import (
+from canary_mlflow.gates.model.rules import Role
+from canary_mlflow.gates.model.verdict import (
     Check,
     CheckOutcome,
     Difference,
@@ -26,8 +22,12 @@ from gates.model.verdict import (
     Verdict,
     verdict_from_dict,
 )
-from gates.notes import UNCOUNTED
-from gates.watch import WatchWarning
+from canary_mlflow.gates.notes import UNCOUNTED
+from canary_mlflow.gates.watch import WatchWarning
+from canary_mlflow.reports import markdown, terminal
+from canary_mlflow.reports.decision import Decision, Question, RunWarning, decision_from_dict
+from canary_mlflow.reports.study import verdict_json
+from canary_mlflow.reports.view import view_of
 
 REPORTS = {"text": terminal.render, "markdown": markdown.render, "json": verdict_json}
 RULES = {

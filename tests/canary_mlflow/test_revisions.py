@@ -10,11 +10,11 @@ from click.testing import CliRunner
 from recorded import RAISED
 
 from canary_mlflow.cli import canary
+from canary_mlflow.gates.model.verdict import Outcome, ReasonCode
 from canary_mlflow.launching.revisions import Revision, Trial, carry_out, first_pairs, report
 from canary_mlflow.launching.runs import Here, Result, RunSpec
 from canary_mlflow.policies import load_policy
 from canary_mlflow.tracking.describing.failures import raised_from
-from gates.model.verdict import Outcome, ReasonCode
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,10 @@ import pytest
 
 from canary_mlflow.registry.acts.by_hand import bless
 from canary_mlflow.tracking.stores.session import name_in_cell
-from training.command_line import expand, parse
-from training.compose import check, register_schemas
-from training.config import CanaryConfig
-from training.sweep import PARENT, cell_of, label_of, run_sweep, tags_of
+from canary_mlflow.training.command_line import expand, parse
+from canary_mlflow.training.compose import check, register_schemas
+from canary_mlflow.training.config import CanaryConfig
+from canary_mlflow.training.sweep import PARENT, cell_of, label_of, run_sweep, tags_of
 
 SWEEP = ["--multirun", "algo=sft,dpo,ppo", "seed=0,1,2"]
 SWEPT = parse(expand(SWEEP))

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from plans import AtOnce, beat, late_policy, looks, plan, with_fresh
 
+from canary_mlflow.gates.model.policy import Policy, WithoutSource
+from canary_mlflow.gates.model.rules import Role
+from canary_mlflow.gates.model.verdict import Outcome
 from canary_mlflow.launching.plan import Plan
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.acts.by_hand import bless
 from canary_mlflow.registry.judging.gatekeeper import gate
 from canary_mlflow.reports.terminal import render
-from gates.model.policy import Policy, WithoutSource
-from gates.model.rules import Role
-from gates.model.verdict import Outcome
 
 
 @pytest.fixture(scope="module")

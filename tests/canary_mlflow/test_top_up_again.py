@@ -11,6 +11,8 @@ import pytest
 from plans import late_policy, looks, plan, with_fresh
 
 from canary_mlflow.errors import CanaryError, NoSource, UsageError
+from canary_mlflow.gates.model.policy import Policy, WithoutSource
+from canary_mlflow.gates.model.verdict import Outcome, ReasonCode
 from canary_mlflow.launching import projects
 from canary_mlflow.launching.plan import Plan
 from canary_mlflow.policies import load_policy
@@ -19,8 +21,6 @@ from canary_mlflow.registry.judging.looks import Taken, evidence_of, note_look
 from canary_mlflow.tags import LOOKS
 from canary_mlflow.tracking.reading.histories import read_version
 from canary_mlflow.tracking.signals import Terminated
-from gates.model.policy import Policy, WithoutSource
-from gates.model.verdict import Outcome, ReasonCode
 
 
 @pytest.fixture(scope="module")

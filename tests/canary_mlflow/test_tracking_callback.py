@@ -27,8 +27,8 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from canary_mlflow import CanaryCallback
 from canary_mlflow.errors import NoSuchRun
+from canary_mlflow.gates.model.metrics import MEANINGS
 from canary_mlflow.tracking.reading.histories import read_runs
-from gates.model.metrics import MEANINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 8

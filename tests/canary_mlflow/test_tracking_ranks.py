@@ -13,8 +13,8 @@ import pytest
 from tiny_trainers import build
 
 from canary_mlflow import CanaryCallback
+from canary_mlflow.gates.measured import by_layer
 from canary_mlflow.tracking.reading.histories import read_runs
-from gates.measured import by_layer
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 5

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from canary_mlflow.gates.model.metrics import METRICS
 from canary_mlflow.tracking.describing import schema
-from gates.model.metrics import METRICS
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,11 @@ from transformers import TrainerCallback
 
 from canary_mlflow import CanaryCallback
 from canary_mlflow.errors import StoreError, UsageError
+from canary_mlflow.gates.watch import Level, WatchWarning
 from canary_mlflow.policies import load_watch
 from canary_mlflow.tracking.reading.facts import IN_TAG, warnings_in, worst_of
 from canary_mlflow.tracking.reading.histories import read_runs
 from canary_mlflow.tracking.watching import champion_bands
-from gates.watch import Level, WatchWarning
 
 STEPS, BROKEN_AT = 120, 50
 

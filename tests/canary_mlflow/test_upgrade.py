@@ -23,6 +23,8 @@ from workplace import Workplace
 
 from canary_mlflow.cli import canary
 from canary_mlflow.errors import CanaryError, UsageError
+from canary_mlflow.gates.model.records import Run, Series
+from canary_mlflow.gates.model.verdict import Difference
 from canary_mlflow.reports.upgrade import lines
 from canary_mlflow.upgrading import environments, pins, uv
 from canary_mlflow.upgrading.bisecting import Answer, first_bad, smallest
@@ -32,8 +34,6 @@ from canary_mlflow.upgrading.outcome import Culprit, Default, PackageSets, Upgra
 from canary_mlflow.upgrading.probing import Probe, Prober, canary_command, last_raised
 from canary_mlflow.upgrading.run_comparison import Symptom
 from canary_mlflow.upgrading.upgrade import Trial, likeliest, outcome_of
-from gates.model.records import Run, Series
-from gates.model.verdict import Difference
 
 PYLOCK = 'lock-version = "1.0"\n[[packages]]\nname = "trl"\nversion = "1.16.0"\n'
 TRACEBACK = """Traceback (most recent call last):

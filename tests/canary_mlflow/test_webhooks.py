@@ -161,10 +161,10 @@ def test_a_session_tells_only_what_it_was_asked_for(receiver: Receiver, of_sessi
 def test_seeds_of_a_session_tell_a_cause_once(
     receiver: Receiver, of_session: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    from canary_mlflow.gates.watch import Watch
     from canary_mlflow.policies import load_watch
     from canary_mlflow.tracking.sinks import SinkSetting
     from canary_mlflow.tracking.watching import Watching
-    from gates.watch import Watch
 
     def lose(seed: int) -> None:
         setting = SinkSetting(folder=tmp_path / str(seed), artifacts=tmp_path, algo="sft", batch_size=8)

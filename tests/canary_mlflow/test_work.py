@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from tiny_trainers import sft
 
 from canary_mlflow.cli import canary
+from canary_mlflow.gates.facts.work import IDENTICAL, IMMATERIAL, MATERIAL, beyond, compare_work, work_note
+from canary_mlflow.gates.model.records import Run
 from canary_mlflow.tracking.probes.work import work_facts
-from gates.facts.work import IDENTICAL, IMMATERIAL, MATERIAL, beyond, compare_work, work_note
-from gates.model.records import Run
 
 Change = Callable[[Any], None]
 

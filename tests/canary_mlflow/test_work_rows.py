@@ -31,8 +31,8 @@ from transformers import (
 )
 from workplace import ROOT
 
+from canary_mlflow.gates.facts.work import IDENTICAL, MATERIAL, compare_work
 from canary_mlflow.tracking.probes.work import work_facts
-from gates.facts.work import IDENTICAL, MATERIAL, compare_work
 
 Change = Callable[[Any], None]
 

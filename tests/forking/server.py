@@ -79,9 +79,8 @@ def load(folder: Path) -> None:
     import ready_store
 
     import canary_mlflow
-    import training
     from canary_mlflow import policies
-    from training import algorithms, command_line, compose, process, worker
+    from canary_mlflow.training import algorithms, command_line, compose, process, worker
 
     ready_store.install(folder)
     ready_configs.install()
@@ -89,9 +88,8 @@ def load(folder: Path) -> None:
     os.environ.update(process._environment(1))
     for algo in algorithms.NAMES:
         worker.load(algo)
-    for package in (canary_mlflow, training):
-        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            import_module(module.name)
+    for module in pkgutil.walk_packages(canary_mlflow.__path__, "canary_mlflow."):
+        import_module(module.name)
     for name in LATER:
         import_module(name)
     del sys.modules["mlflow.server"]  # the application itself reads its environment when it is loaded

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from canary_mlflow.gates import Policy, Run, Series, Version, parse_policy, policy_to_dict
+from canary_mlflow.gates.model.policy import FreshBaseline
 from canary_mlflow.policies import load_policy
-from gates import Policy, Run, Series, Version, parse_policy, policy_to_dict
-from gates.model.policy import FreshBaseline
 
 STEPS = np.arange(1, 101)
 

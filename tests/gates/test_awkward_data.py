@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from verdicts import check
 
+from canary_mlflow.gates import CheckOutcome, Outcome, ReasonCode, Role, Run, Series, Version, judge, verdict_to_dict
 from canary_mlflow.policies import load_policy
-from gates import CheckOutcome, Outcome, ReasonCode, Role, Run, Series, Version, judge, verdict_to_dict
 
 AWKWARD = {
     "no runs": {"count": 0},

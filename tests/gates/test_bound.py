@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gates import Outcome, Role, judge
+from canary_mlflow.gates import Outcome, Role, judge
 
 STEPS = 100
 

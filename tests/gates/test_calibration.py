@@ -8,11 +8,11 @@ from functools import cache
 import numpy as np
 import pytest
 
+from canary_mlflow.gates.model.priors import SHIPPED_DF, Prior
+from canary_mlflow.gates.model.rules import Role, Worse
+from canary_mlflow.gates.stats.comparisons import compare
+from canary_mlflow.gates.stats.power import chances, level
 from canary_mlflow.policies import load_policy
-from gates.model.priors import SHIPPED_DF, Prior
-from gates.model.rules import Role, Worse
-from gates.stats.comparisons import compare
-from gates.stats.power import chances, level
 
 DRAWS = 500
 EFFECTS = (0.0, 0.5, 1.5)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from verdicts import check
 
+from canary_mlflow.gates import Outcome, Run, Series, Version, judge
+from canary_mlflow.gates.model.verdict import ReasonCode
 from canary_mlflow.policies import load_policy
-from gates import Outcome, Run, Series, Version, judge
-from gates.model.verdict import ReasonCode
 
 STEPS = 1000
 

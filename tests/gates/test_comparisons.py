@@ -10,10 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from gates.model.priors import Prior
-from gates.stats import comparisons
-from gates.stats.comparisons import BY_MEANS, BY_MEDIAN, Design, cautious, compare, moderate
-from gates.stats.power import block_probability, pass_probability, runs_needed, smallest_detectable, upper_tail
+from canary_mlflow.gates.model.priors import Prior
+from canary_mlflow.gates.stats import comparisons
+from canary_mlflow.gates.stats.comparisons import BY_MEANS, BY_MEDIAN, Design, cautious, compare, moderate
+from canary_mlflow.gates.stats.power import (
+    block_probability,
+    pass_probability,
+    runs_needed,
+    smallest_detectable,
+    upper_tail,
+)
 
 BASELINE = np.array([1.00, 1.02, 0.97, 1.01, 1.03])
 CANDIDATE = np.array([1.10, 1.14, 1.09])

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from verdicts import check
 
-from gates import Outcome, ReasonCode, Run, Series, Version, judge
-from gates.hard.hard_gates import divergence
-from gates.model.priors import Prior
-from gates.model.rules import Role
-from gates.stats.comparisons import compare
-from gates.stats.power import block_probability
+from canary_mlflow.gates import Outcome, ReasonCode, Run, Series, Version, judge
+from canary_mlflow.gates.hard.hard_gates import divergence
+from canary_mlflow.gates.model.priors import Prior
+from canary_mlflow.gates.model.rules import Role
+from canary_mlflow.gates.stats.comparisons import compare
+from canary_mlflow.gates.stats.power import block_probability
 
 BASELINE = np.array([1.00, 1.02, 0.97, 1.01, 1.03])
 CANDIDATE = np.array([1.04, 1.06, 1.03])

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from verdicts import check
 
-from gates import CheckOutcome, Outcome, ReasonCode, Series, Version, judge
-from gates.facts.courses import course_differences
-from gates.facts.exact import FACTS
+from canary_mlflow.gates import CheckOutcome, Outcome, ReasonCode, Series, Version, judge
+from canary_mlflow.gates.facts.courses import course_differences
+from canary_mlflow.gates.facts.exact import FACTS
 
 SETTINGS = {"train.learning_rate": "0.003", "train.weight_decay": "0"}
 PEAK = 3e-3

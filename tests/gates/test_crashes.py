@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from verdicts import check
 
-from gates import Outcome, ReasonCode, Version, judge
-from gates.hard.crashes import to_run_beside
-from gates.model.records import Raised
-from gates.top_up import in_vain, to_run_again
+from canary_mlflow.gates import Outcome, ReasonCode, Version, judge
+from canary_mlflow.gates.hard.crashes import to_run_beside
+from canary_mlflow.gates.model.records import Raised
+from canary_mlflow.gates.top_up import in_vain, to_run_again
 
 APPLY = Raised(kind="AttributeError", place="trl/trainer/utils.py:1638 in apply")
 SENTENCE = "AttributeError at trl/trainer/utils.py:1638 in apply ended 2 of 2 runs of seed 0"

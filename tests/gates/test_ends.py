@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from verdicts import check
 
-from gates import Outcome, Run, Series, Version, judge
-from gates.model.verdict import ReasonCode
+from canary_mlflow.gates import Outcome, Run, Series, Version, judge
+from canary_mlflow.gates.model.verdict import ReasonCode
 
 EVERY = 50
 BASELINE = (800, 1000, 900, 850, 950)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gates import Outcome, Run, Series, Version, judge
+from canary_mlflow.gates import Outcome, Run, Series, Version, judge
 
 STEPS = np.arange(1, 101)
 REPEATS = 120

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from verdicts import check
 
-from gates import CheckOutcome, Outcome, ReasonCode, Run, Series, Version, judge
-from gates.hard.hard_gates import divergence
-from gates.model.records import WITHIN_NOISE
-from gates.model.wording import quantity
+from canary_mlflow.gates import CheckOutcome, Outcome, ReasonCode, Run, Series, Version, judge
+from canary_mlflow.gates.hard.hard_gates import divergence
+from canary_mlflow.gates.model.records import WITHIN_NOISE
+from canary_mlflow.gates.model.wording import quantity
 
 RNG = np.random.default_rng(5)
 

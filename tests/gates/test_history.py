@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from verdicts import check
 
-from gates import Outcome, Version, judge, parse_policy, policy_to_dict
-from gates.calibration import of_neighbours, with_history
+from canary_mlflow.gates import Outcome, Version, judge, parse_policy, policy_to_dict
+from canary_mlflow.gates.calibration import of_neighbours, with_history
 
 
 def test_neighbours_tell_what_runs_differ_by_though_levels_moved():

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from verdicts import check
 
+from canary_mlflow.gates import CheckOutcome, Outcome, ReasonCode, Role, Version, judge
 from canary_mlflow.policies import load_policy
-from gates import CheckOutcome, Outcome, ReasonCode, Role, Version, judge
 
 
 def answer(verdict):

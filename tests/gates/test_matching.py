@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from verdicts import check
 
-from gates import Outcome, ReasonCode, Version, judge
+from canary_mlflow.gates import Outcome, ReasonCode, Version, judge
 
 SEEDS = (0, 1, 2, 3, 4)
 

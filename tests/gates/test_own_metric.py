@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from verdicts import check
 
-from gates import Outcome, PolicyError, parse_policy, policy_to_dict
-from gates.judge import judge
+from canary_mlflow.gates import Outcome, PolicyError, parse_policy, policy_to_dict
+from canary_mlflow.gates.judge import judge
 
 OWN = {"metric": {"name": "pass_at_1", "better": "higher", "scale": "identity"}, "margin": 0.05, "prior": 0.01}
 

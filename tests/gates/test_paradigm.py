@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from verdicts import check
 
-from gates import Outcome, Series, Version, judge
-from gates.model.paradigm import Paradigm, paradigm_of
+from canary_mlflow.gates import Outcome, Series, Version, judge
+from canary_mlflow.gates.model.paradigm import Paradigm, paradigm_of
 
 QUIET = {"eval_loss": None, "loss": None}
 

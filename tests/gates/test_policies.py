@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from canary_mlflow.errors import UsageError
+from canary_mlflow.gates import Role, policy_to_dict
 from canary_mlflow.policies import conf_dir, load_policy, option_names, policy_from, policy_names
-from gates import Role, policy_to_dict
 
 
 def rule(policy, name):

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gates import CheckOutcome, PolicyError, Role, Series, judge, parse_policy, policy_to_dict
-from gates.model.metrics import METRICS
-from gates.model.summaries import SUMMARIES
+from canary_mlflow.gates import CheckOutcome, PolicyError, Role, Series, judge, parse_policy, policy_to_dict
+from canary_mlflow.gates.model.metrics import METRICS
+from canary_mlflow.gates.model.summaries import SUMMARIES
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gates.calibration import resolvable, resplit, spreads
-from gates.model.priors import Prior, fit_prior, learn_prior
-from gates.stats.comparisons import compare
-from gates.stats.power import chances
+from canary_mlflow.gates.calibration import resolvable, resplit, spreads
+from canary_mlflow.gates.model.priors import Prior, fit_prior, learn_prior
+from canary_mlflow.gates.stats.comparisons import compare
+from canary_mlflow.gates.stats.power import chances
 
 
 def test_the_prior_is_that_of_limma():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gates import Outcome, Series, Version, judge
+from canary_mlflow.gates import Outcome, Series, Version, judge
 
 LEVELS = st.lists(st.floats(0.7, 1.6), min_size=1, max_size=4)
 SEEDS = st.lists(st.integers(0, 4), min_size=4, max_size=4)

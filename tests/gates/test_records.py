@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 
-from gates import Series
+from canary_mlflow.gates import Series
 
 
 def test_pairs_are_sorted_and_the_last_write_of_a_step_wins():

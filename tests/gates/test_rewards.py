@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from verdicts import check
 
-from gates import Outcome
-from gates.judge import judge
-from gates.model.verdict import CheckOutcome
+from canary_mlflow.gates import Outcome
+from canary_mlflow.gates.judge import judge
+from canary_mlflow.gates.model.verdict import CheckOutcome
 
 
 @pytest.fixture

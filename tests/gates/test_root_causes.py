@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from canary_mlflow.gates import Outcome, Run, Series, Version, judge
+from canary_mlflow.gates.model.verdict import verdict_from_dict, verdict_to_dict
+from canary_mlflow.gates.root_causes import root_causes
 from canary_mlflow.policies import load_policy
-from gates import Outcome, Run, Series, Version, judge
-from gates.model.verdict import verdict_from_dict, verdict_to_dict
-from gates.root_causes import root_causes
 
 STEPS = 100
 Numbers = Mapping[str, np.ndarray]

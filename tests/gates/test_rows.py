@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from canary_mlflow.gates import Run, Series, Version, judge
 from canary_mlflow.policies import load_policy
-from gates import Run, Series, Version, judge
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "policy.md"
 STEPS = 520

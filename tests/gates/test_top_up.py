@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gates import Outcome, ReasonCode, Run, Series, Version, judge
-from gates.model.policy import FreshBaseline, Looks, WithoutSource
-from gates.model.priors import Prior
-from gates.stats.comparisons import compare
-from gates.top_up import TopUp, next_look, next_seeds, to_run_again
+from canary_mlflow.gates import Outcome, ReasonCode, Run, Series, Version, judge
+from canary_mlflow.gates.model.policy import FreshBaseline, Looks, WithoutSource
+from canary_mlflow.gates.model.priors import Prior
+from canary_mlflow.gates.stats.comparisons import compare
+from canary_mlflow.gates.top_up import TopUp, next_look, next_seeds, to_run_again
 
 SHARES, RUNS = (0.2, 0.3, 0.5), (1, 3, 5)
 

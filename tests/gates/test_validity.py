@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gates import CheckOutcome, Outcome, ReasonCode, Series, judge
-from gates.evidence.clocks import contended
+from canary_mlflow.gates import CheckOutcome, Outcome, ReasonCode, Series, judge
+from canary_mlflow.gates.evidence.clocks import contended
 
 
 def constant(run, **values):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gates import judge, verdict_from_dict, verdict_to_dict
+from canary_mlflow.gates import judge, verdict_from_dict, verdict_to_dict
 
 
 @pytest.mark.parametrize(

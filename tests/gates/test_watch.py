@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 from watch_runs import FAILURES, Rows, constant, fail, policy, rl, said, sft, watch
 
-from gates.watch import Level, Watch
+from canary_mlflow.gates.watch import Level, Watch
 
 NAN = math.nan
 

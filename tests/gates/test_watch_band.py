@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from watch_runs import Rows, policy, said, sft, watch
 
-from gates.model.records import Series
-from gates.watch import Band, bands_of
+from canary_mlflow.gates.model.records import Series
+from canary_mlflow.gates.watch import Band, bands_of
 
 
 def series(rows: Rows) -> dict[str, Series]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from watch_runs import Rows, constant, fail, policy, reward, said, sft, watch
 
-from gates.watch import Level, Watch
+from canary_mlflow.gates.watch import Level, Watch
 
 
 @pytest.mark.parametrize("seed", [52, 313])

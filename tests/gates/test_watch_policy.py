@@ -11,10 +11,10 @@ import pytest
 from watch_runs import DEFAULT, Rows, fail, policy, said, sft, watch
 
 from canary_mlflow.errors import UsageError
+from canary_mlflow.gates.model.fields import PolicyError
+from canary_mlflow.gates.model.records import Series
+from canary_mlflow.gates.watch import Watch, bands_of, parse_watch
 from canary_mlflow.policies import load_watch, policy_names
-from gates.model.fields import PolicyError
-from gates.model.records import Series
-from gates.watch import Watch, bands_of, parse_watch
 
 NAN = math.nan
 

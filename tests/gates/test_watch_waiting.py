@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 from watch_runs import FAILURES, Rows, fail, policy, rl, sft
 
-from gates.watch import Watch, WatchPolicy
+from canary_mlflow.gates.watch import Watch, WatchPolicy
 
 Stop = tuple[int | None, list[dict[str, object]]]
 

@@ -8,9 +8,9 @@ from functools import cache
 import numpy as np
 import pytest
 
+from canary_mlflow.gates import Outcome, Run, Series, Version, judge
+from canary_mlflow.gates.model.verdict import CheckOutcome, ReasonCode
 from canary_mlflow.policies import load_policy
-from gates import Outcome, Run, Series, Version, judge
-from gates.model.verdict import CheckOutcome, ReasonCode
 
 CPU, GPU = {"backend": "cpu", "device": "one"}, {"backend": "cuda", "device": "one"}
 TIERS = {"smoke": 100, "perf": 500, "nightly": 2000}

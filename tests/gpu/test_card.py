@@ -24,10 +24,10 @@ from canary_mlflow.findings import Level
 from canary_mlflow.tracking.describing import fingerprint, gpus
 from canary_mlflow.tracking.probes import sentinel
 from canary_mlflow.tracking.probes.gpu import device_name
-from training import devices
-from training.config import MemoryConfig, QuantizationConfig
-from training.faults.memory import MemoryLeak
-from training.faults.slowness import SlowLoader, SlowStep
+from canary_mlflow.training import devices
+from canary_mlflow.training.config import MemoryConfig, QuantizationConfig
+from canary_mlflow.training.faults.memory import MemoryLeak
+from canary_mlflow.training.faults.slowness import SlowLoader, SlowStep
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU here")
 
@@ -245,7 +245,7 @@ def test_the_doctor_computes_on_the_card() -> None:
 @pytest.mark.parametrize("visible", ["", "-1"])
 def test_a_hidden_card_is_none(visible: str) -> None:
     code = (
-        "from training import devices; from training.config import HardwareConfig\n"
+        "from canary_mlflow.training import devices; from canary_mlflow.training.config import HardwareConfig\n"
         "auto = HardwareConfig(name='auto', device='auto', precision='auto', threads=1)\n"
         "print(devices.settle(auto).kind, len(devices.cards_in_sight(vars(auto))))"
     )
@@ -255,8 +255,8 @@ def test_a_hidden_card_is_none(visible: str) -> None:
 
 
 def test_weights_in_few_bytes_are_read_onto_the_card() -> None:
-    from training.assets.tiny import tiny_model_folder
-    from training.loading import load_model, load_tokenizer
+    from canary_mlflow.training.assets.tiny import tiny_model_folder
+    from canary_mlflow.training.loading import load_model, load_tokenizer
 
     cuda = devices.Device(kind="cuda", precision="bf16")
     folder = tiny_model_folder()

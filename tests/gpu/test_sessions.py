@@ -8,9 +8,9 @@ import pytest
 import torch
 from workplace import Workplace
 
+from canary_mlflow.gates import Run
 from canary_mlflow.tracking.reading.histories import read_runs
 from canary_mlflow.tracking.stores.store import experiment_id, prepare_store
-from gates import Run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU here")
 

@@ -19,10 +19,10 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from trl_ppo import trl_trainer
 
 from canary_mlflow import CanaryCallback
-from training.algorithms import build
-from training.config import TrainConfig
-from training.devices import settle
-from training.parts import build_parts
+from canary_mlflow.training.algorithms import build
+from canary_mlflow.training.config import TrainConfig
+from canary_mlflow.training.devices import settle
+from canary_mlflow.training.parts import build_parts
 
 ROWS, UPDATES = 4, 3
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from canaries import tiny_model
 
-from training.config import ModelConfig
-from training.errors import SetupError
-from training.models import model_folder
+from canary_mlflow.training.config import ModelConfig
+from canary_mlflow.training.errors import SetupError
+from canary_mlflow.training.models import model_folder
 
 
 @pytest.fixture(scope="session")

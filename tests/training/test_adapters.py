@@ -8,10 +8,10 @@ from canaries import a_config
 from peft import get_peft_model
 
 from canary_mlflow.tracking.probes.parameters import products_of
-from training import adapters, quantization
-from training.config import AdapterConfig, QuantizationConfig
-from training.errors import SetupError
-from training.parts import build_parts
+from canary_mlflow.training import adapters, quantization
+from canary_mlflow.training.config import AdapterConfig, QuantizationConfig
+from canary_mlflow.training.errors import SetupError
+from canary_mlflow.training.parts import build_parts
 
 
 def one_step(config) -> tuple[float, float, torch.nn.Module]:

@@ -13,15 +13,15 @@ import pytest
 import torch
 from forked_runs import ForkedRuns
 
+from canary_mlflow.gates import Run
+from canary_mlflow.gates.measured import by_layer
 from canary_mlflow.tracking.probes.invariants.beginnings import FreshAnswers, steps_on_answers
 from canary_mlflow.tracking.probes.invariants.definitions import PairLoss
 from canary_mlflow.tracking.probes.invariants.rollouts import SampledPolicy
 from canary_mlflow.tracking.reading.samples import FILE, read
-from gates import Run
-from gates.measured import by_layer
-from training.assets.tiny import tiny_model_folder
-from training.datasets import as_judged
-from training.loading import load_tokenizer
+from canary_mlflow.training.assets.tiny import tiny_model_folder
+from canary_mlflow.training.datasets import as_judged
+from canary_mlflow.training.loading import load_tokenizer
 
 STEPS = 10
 GROUPS = ["train.batch_size=8", "algo.num_generations=4", "tier.eval_rows=8"]
@@ -186,8 +186,8 @@ def test_how_many_steps_are_made_on_one_batch_of_answers(arguments: tuple[int, i
 
 
 def flat(trainer: Any) -> torch.Tensor:
-    from training.config import FaultConfig
-    from training.faults.groups import FlatRewards
+    from canary_mlflow.training.config import FaultConfig
+    from canary_mlflow.training.faults.groups import FlatRewards
 
     FlatRewards().install(trainer, FaultConfig(name="flat_rewards"))
     scores: torch.Tensor = trainer._calculate_rewards()
@@ -208,7 +208,7 @@ def test_flat_rewards_take_the_spread_within_groups_and_leave_an_evaluation_alon
 
 
 def test_rewards_read_token_ids_as_trl_gives_them() -> None:
-    from training.group_trainer import answers_of
+    from canary_mlflow.training.group_trainer import answers_of
 
     answers = answers_of([[5], [6, 7]], [[1, 2, 3], [4]], padding=9, device=torch.device("cpu"))
     assert answers.prompt_ids.tolist() == [[9, 5], [6, 7]]

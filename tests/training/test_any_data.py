@@ -13,18 +13,18 @@ import pytest
 from canaries import tiny_model
 
 from canary_mlflow.errors import UsageError
-from training import algorithms, datasets
-from training.command_line import parse
-from training.compose import check, register_schemas
-from training.config import CanaryConfig
-from training.datasets import as_judged
-from training.devices import settle
-from training.errors import SetupError
-from training.loading import load_tokenizer
-from training.models import model_folder
-from training.naming import default_model_name
-from training.parts import build_parts
-from training.preflight import preflight
+from canary_mlflow.training import algorithms, datasets
+from canary_mlflow.training.command_line import parse
+from canary_mlflow.training.compose import check, register_schemas
+from canary_mlflow.training.config import CanaryConfig
+from canary_mlflow.training.datasets import as_judged
+from canary_mlflow.training.devices import settle
+from canary_mlflow.training.errors import SetupError
+from canary_mlflow.training.loading import load_tokenizer
+from canary_mlflow.training.models import model_folder
+from canary_mlflow.training.naming import default_model_name
+from canary_mlflow.training.parts import build_parts
+from canary_mlflow.training.preflight import preflight
 
 
 @pytest.fixture(scope="module")

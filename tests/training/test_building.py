@@ -12,13 +12,13 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from training.building import SMALL, Ahead, build_ahead, build_run, is_small, put_in_place
-from training.command_line import parse
-from training.compose import check, register_schemas
-from training.config import CanaryConfig
-from training.devices import Device
-from training.parts import Inputs, prepare_inputs
-from training.plain import to_plain
+from canary_mlflow.training.building import SMALL, Ahead, build_ahead, build_run, is_small, put_in_place
+from canary_mlflow.training.command_line import parse
+from canary_mlflow.training.compose import check, register_schemas
+from canary_mlflow.training.config import CanaryConfig
+from canary_mlflow.training.devices import Device
+from canary_mlflow.training.parts import Inputs, prepare_inputs
+from canary_mlflow.training.plain import to_plain
 
 CPU = Device(kind="cpu", precision="fp32")
 WORDS = ["algo=sft", "hardware=cpu", "tier.train_rows=32", "tier.eval_rows=8", "train.max_steps=4"]

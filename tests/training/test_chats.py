@@ -12,20 +12,20 @@ import pytest
 from canaries import a_config
 from transformers import PrinterCallback, set_seed
 
-from training import algorithms, datasets
-from training.assets.tiny import tiny_model_folder
-from training.command_line import parse
-from training.compose import check, register_schemas
-from training.config import CanaryConfig
-from training.datasets import jsonl
-from training.datasets.chats import fit_chat, ids_of
-from training.datasets.rows import Row
-from training.devices import settle
-from training.errors import SetupError
-from training.loading import load_tokenizer
-from training.parts import build_parts, prepare_inputs
-from training.preflight import preflight
-from training.workload import describe
+from canary_mlflow.training import algorithms, datasets
+from canary_mlflow.training.assets.tiny import tiny_model_folder
+from canary_mlflow.training.command_line import parse
+from canary_mlflow.training.compose import check, register_schemas
+from canary_mlflow.training.config import CanaryConfig
+from canary_mlflow.training.datasets import jsonl
+from canary_mlflow.training.datasets.chats import fit_chat, ids_of
+from canary_mlflow.training.datasets.rows import Row
+from canary_mlflow.training.devices import settle
+from canary_mlflow.training.errors import SetupError
+from canary_mlflow.training.loading import load_tokenizer
+from canary_mlflow.training.parts import build_parts, prepare_inputs
+from canary_mlflow.training.preflight import preflight
+from canary_mlflow.training.workload import describe
 
 TEMPLATE = (
     "{% if tools %}T{{ tools | length }} {% endif %}"

@@ -20,11 +20,11 @@ from tiny_trainers import save_tiny
 from workplace import ROOT
 
 from canary_mlflow.errors import UsageError
-from training.check_reward import pairs_of_data
-from training.datasets import embedded
-from training.errors import SetupError
-from training.reward_checks import CheckResult, Loaded, check, interval, load, untrained
-from training.reward_sources import reward_folder
+from canary_mlflow.training.check_reward import pairs_of_data
+from canary_mlflow.training.datasets import embedded
+from canary_mlflow.training.errors import SetupError
+from canary_mlflow.training.reward_checks import CheckResult, Loaded, check, interval, load, untrained
+from canary_mlflow.training.reward_sources import reward_folder
 
 
 def checked(folder: str, *words: str) -> tuple[int, dict[str, Any]]:

@@ -15,7 +15,7 @@ from tiny_trainers import save_tiny, sft
 import canary_mlflow
 from canary_mlflow import CanaryCallback
 from canary_mlflow.cli import canary
-from training.check_weights import fault_of_model, fault_of_tokenizer
+from canary_mlflow.training.check_weights import fault_of_model, fault_of_tokenizer
 
 SAID = "weights {}: its tokenizer knows 2 tokens, that of its runs 300; expected the folder that trainer.save_model()"
 

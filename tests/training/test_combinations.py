@@ -10,13 +10,13 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PrinterCallback, set_seed
 
 from canary_mlflow.tracking.probes.invariants.rollouts import gradient_norms
-from training.algorithms import build
-from training.assets.tiny import tiny_model_folder
-from training.command_line import parse
-from training.compose import check, register_schemas
-from training.devices import settle
-from training.loading import load_tokenizer
-from training.parts import build_parts
+from canary_mlflow.training.algorithms import build
+from canary_mlflow.training.assets.tiny import tiny_model_folder
+from canary_mlflow.training.command_line import parse
+from canary_mlflow.training.compose import check, register_schemas
+from canary_mlflow.training.devices import settle
+from canary_mlflow.training.loading import load_tokenizer
+from canary_mlflow.training.parts import build_parts
 
 FEW = {
     "sft": ["train.max_steps=2"],

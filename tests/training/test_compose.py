@@ -18,13 +18,13 @@ from omegaconf import OmegaConf
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.policies import load_watch
-from training.algorithms import NAMES, schemas
-from training.command_line import expand, parse
-from training.compose import check, register_schemas, to_config
-from training.config import CanaryConfig
-from training.naming import run_name, run_params, session_name
-from training.plain import read_back, to_plain
-from training.preflight import check_values
+from canary_mlflow.training.algorithms import NAMES, schemas
+from canary_mlflow.training.command_line import expand, parse
+from canary_mlflow.training.compose import check, register_schemas, to_config
+from canary_mlflow.training.config import CanaryConfig
+from canary_mlflow.training.naming import run_name, run_params, session_name
+from canary_mlflow.training.plain import read_back, to_plain
+from canary_mlflow.training.preflight import check_values
 
 ROOT = Path(__file__).resolve().parents[2]
 CONF = ROOT / "conf"
@@ -284,7 +284,7 @@ def test_a_refusal_leaves_nothing_behind(words: list[str], tmp_path: Path) -> No
 
 def test_a_refusal_waits_for_neither_torch_nor_mlflow(tmp_path: Path) -> None:
     script = (
-        "import sys; from training.__main__ import main; assert main(['hardware.threads=100000']) == 2; "
+        "import sys; from canary_mlflow.training.__main__ import main; assert main(['hardware.threads=100000']) == 2; "
         "sys.exit(' '.join({'torch', 'mlflow', 'transformers'} & set(sys.modules)) or 0)"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

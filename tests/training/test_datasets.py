@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from canaries import a_config, tiny_model
 
-from training import datasets
-from training.datasets import embedded, hh_rlhf, jsonl
-from training.datasets.rows import Row, digest, fit, shuffled, split_held_out, take
-from training.errors import SetupError
-from training.loading import load_tokenizer
-from training.models import model_folder
+from canary_mlflow.training import datasets
+from canary_mlflow.training.datasets import embedded, hh_rlhf, jsonl
+from canary_mlflow.training.datasets.rows import Row, digest, fit, shuffled, split_held_out, take
+from canary_mlflow.training.errors import SetupError
+from canary_mlflow.training.loading import load_tokenizer
+from canary_mlflow.training.models import model_folder
 
 
 @pytest.fixture(scope="module")

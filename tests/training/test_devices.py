@@ -16,9 +16,9 @@ from fake_gpu import Driver
 from canary_mlflow.errors import UsageError
 from canary_mlflow.tracking.describing import fingerprint
 from canary_mlflow.tracking.probes import surroundings
-from training import devices, process, submitting
-from training.errors import SetupError
-from training.workload import describe
+from canary_mlflow.training import devices, process, submitting
+from canary_mlflow.training.errors import SetupError
+from canary_mlflow.training.workload import describe
 
 AUTO = replace(a_config().hardware, name="auto", device="auto", precision="auto")
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 from forked_runs import ForkedRuns
 
+from canary_mlflow.gates import CheckOutcome, Run, Version, judge
+from canary_mlflow.gates.facts.exact import FACTS
+from canary_mlflow.gates.model.verdict import Check, Verdict
 from canary_mlflow.policies import load_policy
-from gates import CheckOutcome, Run, Version, judge
-from gates.facts.exact import FACTS
-from gates.model.verdict import Check, Verdict
 
 SHORT = ("train.max_steps=4", "tier.train_rows=48", "tier.eval_rows=8")
 CANARIES = {
@@ -27,7 +27,7 @@ CANARIES = {
 AGAIN = "# the same again\n"
 OTHER_TOKEN = """
 from tokenizers.processors import TemplateProcessing
-from training import loading
+from canary_mlflow.training import loading
 load = loading.load_tokenizer
 def with_another(folder):
     found = load(folder)
@@ -44,7 +44,7 @@ def training_step(self, *given, **named):
 Trainer.training_step = training_step
 """  # transformers 4.48: the logged loss times the accumulation steps, the gradient as before
 MODEL = """
-from training import loading
+from canary_mlflow.training import loading
 load = loading.load_model
 def changed(*given, **named):
     model = load(*given, **named)
@@ -55,7 +55,7 @@ loading.load_model = changed
 FROZEN = MODEL.format(change="[one.requires_grad_(False) for one in list(model.parameters())[:4]]")
 DROPOUT = MODEL.format(change="[setattr(one, 'p', 0.3) for one in model.modules() if type(one).__name__ == 'Dropout']")
 OTHER_ROW = """
-from training import datasets
+from canary_mlflow.training import datasets
 as_completions = datasets.as_completions
 def changed(rows):
     def one(row, number):

@@ -15,11 +15,11 @@ import pytest
 import yaml
 from forked_runs import ForkedRuns
 
+from canary_mlflow.gates import Run, Version, judge
+from canary_mlflow.gates.model.policy import Policy
+from canary_mlflow.gates.model.rules import Role
+from canary_mlflow.gates.model.verdict import CheckOutcome
 from canary_mlflow.policies import load_policy
-from gates import Run, Version, judge
-from gates.model.policy import Policy
-from gates.model.rules import Role
-from gates.model.verdict import CheckOutcome
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {path.stem: yaml.safe_load(path.read_text()) for path in sorted((ROOT / "conf" / "fault").glob("*.yaml"))}

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from canaries import a_config, hub_model
 
-from training import hub
-from training.models import model_folder
-from training.parts import build_parts
+from canary_mlflow.training import hub
+from canary_mlflow.training.models import model_folder
+from canary_mlflow.training.parts import build_parts
 
 COMMIT = "a" * 40
 

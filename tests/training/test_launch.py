@@ -38,7 +38,7 @@ class Finder:
         if name == 'torch':
             pathlib.Path(__file__).with_name(f'loads-{os.getpid()}').touch()
             time.sleep(60)
-if 'training.worker' in ' '.join(sys.orig_argv):
+if 'canary_mlflow.training.worker' in ' '.join(sys.orig_argv):
     sys.meta_path.insert(0, Finder)
 """
 
@@ -55,7 +55,7 @@ def eager(workplace: Workplace) -> Workplace:
     (workplace.folder / "eager").mkdir()
     (workplace.folder / "eager/sitecustomize.py").write_text(
         "import os, pathlib, sys\n"
-        "if 'training.worker' in ' '.join(sys.orig_argv):\n"
+        "if 'canary_mlflow.training.worker' in ' '.join(sys.orig_argv):\n"
         "    from canary_mlflow.tracking.delivery.recorder import Recorder\n"
         "    Recorder.__init__.__kwdefaults__['period'] = 0.5\n"
         f"    pathlib.Path({str(pid_of_run(workplace))!r}).write_text(str(os.getpid()))\n"
@@ -213,7 +213,7 @@ def test_a_signal_during_the_report_ends_with_four_and_a_second_cuts_nothing_sho
         "import os, signal, sys, types\n"
         "from canary_mlflow.analysis import publishing\n"
         "from canary_mlflow.tracking.signals import obey\n"
-        "from training.edge import ended\n"
+        "from canary_mlflow.training.edge import ended\n"
         f"{script}\n"
         "def session():\n"
         "    try:\n"
@@ -253,7 +253,7 @@ def test_an_exception_in_training_is_recorded_and_registers_nothing(
     # Somebody's own code in the training process: Python imports sitecustomize at its start.
     (workplace.folder / "sitecustomize.py").write_text(
         "import sys\n"
-        "if 'training.worker' in ' '.join(sys.orig_argv):\n"
+        "if 'canary_mlflow.training.worker' in ' '.join(sys.orig_argv):\n"
         "    import transformers\n"
         "    step = transformers.Trainer.training_step\n"
         "    def broken(self, *args, **kwargs):\n"
@@ -283,7 +283,7 @@ def test_an_exception_in_training_is_recorded_and_registers_nothing(
 @pytest.mark.full  # every day an exception of a step, and a process that dies while it loads
 def test_code_that_cannot_be_imported_is_an_exception_too(workplace: Workplace) -> None:
     (workplace.folder / "sitecustomize.py").write_text(
-        "import sys\nif 'training.worker' in ' '.join(sys.orig_argv):\n    sys.modules['trl'] = None\n"
+        "import sys\nif 'canary_mlflow.training.worker' in ' '.join(sys.orig_argv):\n    sys.modules['trl'] = None\n"
     )
     done = workplace.train(*TINY, PYTHONPATH=f"{workplace.folder}{os.pathsep}{ROOT}")
     assert done.returncode == 3, done.stderr
@@ -295,7 +295,7 @@ def test_code_that_cannot_be_imported_is_an_exception_too(workplace: Workplace) 
 
 def test_a_run_that_dies_while_it_loads_is_one_line(workplace: Workplace) -> None:
     (workplace.folder / "dies.py").write_text(
-        "import os, sys\nif 'training.worker' in ' '.join(sys.orig_argv):\n    os._exit(1)\n"
+        "import os, sys\nif 'canary_mlflow.training.worker' in ' '.join(sys.orig_argv):\n    os._exit(1)\n"
     )
     done = workplace.train(*TINY, **first(workplace, "dies.py"))
     assert (done.returncode, len(done.stderr.strip().splitlines())) == (4, 1), done.stderr
@@ -482,7 +482,7 @@ def test_a_folder_of_keys_that_cannot_be_written_is_named_before_anything_trains
     assert "expected a folder for keys that this account can use; set CANARY_KEYS" in done.stderr
     assert list(workplace.folder.iterdir()) == []
     words = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
-    assert [line for line in words if "training.worker" in line and str(workplace.folder) in line] == []
+    assert [line for line in words if "canary_mlflow.training.worker" in line and str(workplace.folder) in line] == []
 
 
 def test_a_release_outside_of_its_range_is_named_with_the_range(workplace: Workplace) -> None:

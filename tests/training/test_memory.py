@@ -15,16 +15,16 @@ from transformers import PrinterCallback, set_seed
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.tracking.probes.invariants.rollouts import gradient_norms
-from training import memory, preflight
-from training.algorithms import build
-from training.assets.tiny import tiny_model_folder
-from training.command_line import parse
-from training.compose import check, register_schemas
-from training.config import MemoryConfig, TrainConfig
-from training.devices import Device, settle
-from training.errors import SetupError
-from training.loading import load_model, load_tokenizer
-from training.parts import build_parts
+from canary_mlflow.training import memory, preflight
+from canary_mlflow.training.algorithms import build
+from canary_mlflow.training.assets.tiny import tiny_model_folder
+from canary_mlflow.training.command_line import parse
+from canary_mlflow.training.compose import check, register_schemas
+from canary_mlflow.training.config import MemoryConfig, TrainConfig
+from canary_mlflow.training.devices import Device, settle
+from canary_mlflow.training.errors import SetupError
+from canary_mlflow.training.loading import load_model, load_tokenizer
+from canary_mlflow.training.parts import build_parts
 
 CPU = Device(kind="cpu", precision="fp32")
 

@@ -19,13 +19,13 @@ from workplace import Workplace
 
 from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.registry.backends import registry_of
-from training.algorithms import build
-from training.config import CanaryConfig, TrainConfig
-from training.devices import settle
-from training.evaluation import EvaluateAtEnd, repeat_evaluation
-from training.memory import rounding
-from training.mlflow_model import policy_of, read_model, write_model
-from training.parts import Parts, build_parts
+from canary_mlflow.training.algorithms import build
+from canary_mlflow.training.config import CanaryConfig, TrainConfig
+from canary_mlflow.training.devices import settle
+from canary_mlflow.training.evaluation import EvaluateAtEnd, repeat_evaluation
+from canary_mlflow.training.memory import rounding
+from canary_mlflow.training.mlflow_model import policy_of, read_model, write_model
+from canary_mlflow.training.parts import Parts, build_parts
 
 COMMIT = "c0ffee" + "0" * 34
 PROMPT = "Q: How do I bake bread?\nA:"

@@ -12,13 +12,13 @@ import pytest
 import torch
 from canaries import a_config, local_model, tiny_model
 
-from training.assets import cache, tiny
-from training.config import ModelConfig
-from training.devices import Device
-from training.errors import SetupError
-from training.loading import load_model, load_tokenizer
-from training.models import model_folder, revision_of
-from training.parts import build_parts
+from canary_mlflow.training.assets import cache, tiny
+from canary_mlflow.training.config import ModelConfig
+from canary_mlflow.training.devices import Device
+from canary_mlflow.training.errors import SetupError
+from canary_mlflow.training.loading import load_model, load_tokenizer
+from canary_mlflow.training.models import model_folder, revision_of
+from canary_mlflow.training.parts import build_parts
 
 CPU = Device(kind="cpu", precision="fp32")
 

@@ -85,7 +85,7 @@ def processes_of(folder: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline", "cwd"]):
         words = process.info["cmdline"] or []
-        if "training.worker" in words and process.info["cwd"] == str(folder):
+        if "canary_mlflow.training.worker" in words and process.info["cwd"] == str(folder):
             found.append(process)
     return found
 

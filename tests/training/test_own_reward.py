@@ -11,17 +11,17 @@ import torch
 from forked_runs import ForkedRuns
 
 from canary_mlflow.errors import UsageError
-from training import reward_sources
-from training.command_line import parse
-from training.compose import check, register_schemas
-from training.config import CanaryConfig
-from training.devices import Device
-from training.errors import SetupError
-from training.parts import prepare_inputs
-from training.plain import read_back, to_plain
-from training.preflight import preflight
-from training.rewards import Answers, rewards_of, sum_of
-from training.workload import describe
+from canary_mlflow.training import reward_sources
+from canary_mlflow.training.command_line import parse
+from canary_mlflow.training.compose import check, register_schemas
+from canary_mlflow.training.config import CanaryConfig
+from canary_mlflow.training.devices import Device
+from canary_mlflow.training.errors import SetupError
+from canary_mlflow.training.parts import prepare_inputs
+from canary_mlflow.training.plain import read_back, to_plain
+from canary_mlflow.training.preflight import preflight
+from canary_mlflow.training.rewards import Answers, rewards_of, sum_of
+from canary_mlflow.training.workload import describe
 
 MODULE = '''
 """Rewards for tests."""

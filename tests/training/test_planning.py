@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import schemas
 
-from training import planning
-from training.command_line import parse
-from training.compose import check, register_schemas
-from training.devices import Device
-from training.footprint import footprint
+from canary_mlflow.training import planning
+from canary_mlflow.training.command_line import parse
+from canary_mlflow.training.compose import check, register_schemas
+from canary_mlflow.training.devices import Device
+from canary_mlflow.training.footprint import footprint
 
 QWEN_7B = {
     "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "hidden_size": 3584, "intermediate_size": 18944,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from training.ppo.trainer import AdaptiveKL
+from canary_mlflow.training.ppo.trainer import AdaptiveKL
 
 
 def test_moves_towards_the_target_at_the_pace_of_the_horizon() -> None:

@@ -9,10 +9,10 @@ import torch
 from tiny_ppo import EOS, PAD, PROMPTS, tiny_model, tiny_tokenizer
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, StaticCache
 
-from training.errors import InstabilityError, SetupError
-from training.ppo.actor_critic import response_logits
-from training.ppo.generation import Prompts, SamplingSpec, _fixed_cache, response_mask_of, sample
-from training.ppo.loader import Stream, prompt_rows, torch_stream
+from canary_mlflow.training.errors import InstabilityError, SetupError
+from canary_mlflow.training.ppo.actor_critic import response_logits
+from canary_mlflow.training.ppo.generation import Prompts, SamplingSpec, _fixed_cache, response_mask_of, sample
+from canary_mlflow.training.ppo.loader import Stream, prompt_rows, torch_stream
 
 CPU = torch.device("cpu")
 TOKENS = 8

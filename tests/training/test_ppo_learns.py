@@ -10,15 +10,15 @@ import pytest
 from tiny_ppo import iterations_of
 from transformers import PrinterCallback, set_seed
 
-from training import faults
-from training.algorithms import build
-from training.command_line import parse
-from training.compose import check, register_schemas
-from training.devices import settle
-from training.errors import InstabilityError
-from training.evaluation import EvaluateAtEnd
-from training.parts import build_parts
-from training.ppo.trainer import PPOTrainer
+from canary_mlflow.training import faults
+from canary_mlflow.training.algorithms import build
+from canary_mlflow.training.command_line import parse
+from canary_mlflow.training.compose import check, register_schemas
+from canary_mlflow.training.devices import settle
+from canary_mlflow.training.errors import InstabilityError
+from canary_mlflow.training.evaluation import EvaluateAtEnd
+from canary_mlflow.training.parts import build_parts
+from canary_mlflow.training.ppo.trainer import PPOTrainer
 
 
 def _canary(folder: Path, *overrides: str) -> PPOTrainer:

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from training.ppo.losses import (
+from canary_mlflow.training.ppo.losses import (
     Batch,
     Clip,
     gae,
@@ -77,7 +77,9 @@ def test_chunks_of_logits_give_the_bits_and_gradients_of_the_whole(
     monkeypatch: pytest.MonkeyPatch, precision: torch.dtype
 ) -> None:
     torch.manual_seed(0)
-    monkeypatch.setattr("training.ppo.losses.CHUNK", 3 * 2 * 50)  # three positions at a time; the last has one
+    monkeypatch.setattr(
+        "canary_mlflow.training.ppo.losses.CHUNK", 3 * 2 * 50
+    )  # three positions at a time; the last has one
     whole = (4 * torch.randn(2, 8, 50)).to(precision)[:, :-1].requires_grad_()
     apart = whole.detach().clone().requires_grad_()
     tokens, weights = torch.randint(0, 50, (2, 7)), torch.randn(2, 7)

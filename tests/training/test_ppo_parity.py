@@ -16,9 +16,9 @@ from oracle import record
 from oracle.trl_ppo import EOS, PAD, word_tokenizer
 from transformers import GPTNeoXForCausalLM, PrinterCallback
 
-from training.ppo.losses import Batch, Clip, gae, ppo_loss, token_rewards, value_mask_of, whiten
-from training.ppo.settings import PPOConfig
-from training.ppo.trainer import PPOTrainer
+from canary_mlflow.training.ppo.losses import Batch, Clip, gae, ppo_loss, token_rewards, value_mask_of, whiten
+from canary_mlflow.training.ppo.settings import PPOConfig
+from canary_mlflow.training.ppo.trainer import PPOTrainer
 
 ROOT = Path(__file__).parents[2]
 FIXTURE = ROOT / "tests" / "data" / "trl_ppo_1_12_0.npz"

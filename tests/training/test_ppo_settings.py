@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from training.errors import SetupError
-from training.ppo.settings import PPOConfig
+from canary_mlflow.training.errors import SetupError
+from canary_mlflow.training.ppo.settings import PPOConfig
 
 
 def _config(folder: Path, **options: Any) -> PPOConfig:

@@ -23,11 +23,11 @@ from tiny_ppo import (
 )
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, TrainerCallback
 
-from training.errors import InstabilityError, SetupError
-from training.ppo.actor_critic import load_actor_critic
-from training.ppo.loader import RolloutLoader
-from training.ppo.trainer import PPOTrainer
-from training.rewards import Answers
+from canary_mlflow.training.errors import InstabilityError, SetupError
+from canary_mlflow.training.ppo.actor_critic import load_actor_critic
+from canary_mlflow.training.ppo.loader import RolloutLoader
+from canary_mlflow.training.ppo.trainer import PPOTrainer
+from canary_mlflow.training.rewards import Answers
 
 PER_ITERATION = {
     "kl", "kl_coef", "kl_target_error", "entropy", "clip_fraction", "value_clip_fraction", "approx_kl", "policy_loss",

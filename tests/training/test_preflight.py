@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from canaries import a_config, hub_model, local_model
 
-from training import groups
-from training.assets.tiny import LINEAR_LAYERS, tiny_model_folder
-from training.command_line import expand, parse
-from training.compose import check, register_schemas
-from training.errors import SetupError
-from training.models import layer_names
-from training.preflight import preflight
-from training.reward_config import RewardConfig
+from canary_mlflow.training import groups
+from canary_mlflow.training.assets.tiny import LINEAR_LAYERS, tiny_model_folder
+from canary_mlflow.training.command_line import expand, parse
+from canary_mlflow.training.compose import check, register_schemas
+from canary_mlflow.training.errors import SetupError
+from canary_mlflow.training.models import layer_names
+from canary_mlflow.training.preflight import preflight
+from canary_mlflow.training.reward_config import RewardConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -117,8 +117,8 @@ def test_no_check_loads_torch(tmp_path):
     script = f"""
         import sys
         from canaries import a_config, hub_model, local_model
-        from training.errors import SetupError
-        from training.preflight import preflight
+        from canary_mlflow.training.errors import SetupError
+        from canary_mlflow.training.preflight import preflight
         from pathlib import Path
 
         here = Path({str(tmp_path)!r})

@@ -23,15 +23,15 @@ from workplace import Workplace
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.tracking.describing.failures import Raised
-from training import devices, peers, process, ranks
-from training.arguments import between_ranks, evaluation_rows
-from training.command_line import parse
-from training.compose import check, register_schemas
-from training.config import CanaryConfig, FaultConfig, ParallelConfig
-from training.errors import SetupError
-from training.naming import run_params
-from training.preflight import _check_ranks
-from training.process import RESULT, read_result
+from canary_mlflow.training import devices, peers, process, ranks
+from canary_mlflow.training.arguments import between_ranks, evaluation_rows
+from canary_mlflow.training.command_line import parse
+from canary_mlflow.training.compose import check, register_schemas
+from canary_mlflow.training.config import CanaryConfig, FaultConfig, ParallelConfig
+from canary_mlflow.training.errors import SetupError
+from canary_mlflow.training.naming import run_params
+from canary_mlflow.training.preflight import _check_ranks
+from canary_mlflow.training.process import RESULT, read_result
 
 HARDWARE = a_config().hardware
 

@@ -9,10 +9,10 @@ import torch
 from tiny_ppo import EOS, PAD, tiny_tokenizer
 from transformers import GPTNeoXConfig, GPTNeoXForSequenceClassification
 
-from training.errors import SetupError
-from training.ppo.generation import response_mask_of
-from training.reward_config import RewardConfig
-from training.rewards import Answers, build_reward
+from canary_mlflow.training.errors import SetupError
+from canary_mlflow.training.ppo.generation import response_mask_of
+from canary_mlflow.training.reward_config import RewardConfig
+from canary_mlflow.training.rewards import Answers, build_reward
 
 CPU = torch.device("cpu")
 

@@ -211,7 +211,7 @@ def refused(ended: subprocess.CompletedProcess[str], place: Workplace, expected:
 
 
 def test_jobs_are_asked_after_with_accounts_and_without(slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from training.slurm import GONE, Watcher
+    from canary_mlflow.training.slurm import GONE, Watcher
 
     (Path(slurm[fake_slurm.FOLDER]) / "41_0.ended").write_text("NODE_FAIL")  # and Slurm knows no job 42 any more
     found = []

@@ -34,7 +34,7 @@ from canary_mlflow.tracking.describing.trained import places
 from canary_mlflow.tracking.probes import Setting
 from canary_mlflow.tracking.probes.trained import answer_of, look
 from canary_mlflow.tracking.stores.session import child_runs
-from training import check_weights
+from canary_mlflow.training import check_weights
 
 Change = Callable[[Path], None]
 

@@ -8,13 +8,13 @@ import pytest
 from forked_runs import ForkedRuns
 
 from canary_mlflow.errors import UsageError
+from canary_mlflow.gates import CheckOutcome, Outcome, Run, Version, judge
+from canary_mlflow.gates.model.verdict import ReasonCode, Verdict
 from canary_mlflow.policies import load_policy
-from gates import CheckOutcome, Outcome, Run, Version, judge
-from gates.model.verdict import ReasonCode, Verdict
-from training.command_line import parse
-from training.compose import check, register_schemas
-from training.config import VariantConfig
-from training.variants import changed, load, variants_of
+from canary_mlflow.training.command_line import parse
+from canary_mlflow.training.compose import check, register_schemas
+from canary_mlflow.training.config import VariantConfig
+from canary_mlflow.training.variants import changed, load, variants_of
 
 UNSCALED = """
 from transformers import Trainer
@@ -37,7 +37,7 @@ from transformers import Trainer
 Trainer._load_optimizer_and_scheduler = lambda self, checkpoint: None
 """
 BREAKS = """
-from training import adapters
+from canary_mlflow.training import adapters
 def broken(*given): raise RuntimeError("no such thing as LoRA")
 adapters.ADAPTERS["lora"] = broken
 """

@@ -22,15 +22,15 @@ from canary_mlflow.registry.sessions.registering import register_version
 from canary_mlflow.registry.versions import Weights
 from canary_mlflow.tracking.stores.session import close_run, create_child_run, finish_session, open_session
 from canary_mlflow.tracking.stores.store import prepare_store
-from training.assets.tiny import tiny_model_folder
-from training.command_line import parse
-from training.compose import check, register_schemas
-from training.config import CanaryConfig
-from training.devices import Device
-from training.naming import choose_model_name, default_model_name
-from training.parts import prepare_inputs
-from training.reward_config import RewardConfig
-from training.workload import describe
+from canary_mlflow.training.assets.tiny import tiny_model_folder
+from canary_mlflow.training.command_line import parse
+from canary_mlflow.training.compose import check, register_schemas
+from canary_mlflow.training.config import CanaryConfig
+from canary_mlflow.training.devices import Device
+from canary_mlflow.training.naming import choose_model_name, default_model_name
+from canary_mlflow.training.parts import prepare_inputs
+from canary_mlflow.training.reward_config import RewardConfig
+from canary_mlflow.training.workload import describe
 
 CPU = Device(kind="cpu", precision="fp32")
 

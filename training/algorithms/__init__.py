@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerCallback
 
-    from training.config import Algo, CanaryConfig
-    from training.devices import Device
-    from training.parts import Parts
+    from canary_mlflow.training.config import Algo, CanaryConfig
+    from canary_mlflow.training.devices import Device
+    from canary_mlflow.training.parts import Parts
 
 NAMES = tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, ClassVar
 
 from omegaconf import MISSING
 
-from training import values
-from training.config import Algo, CanaryConfig, TrainConfig
+from canary_mlflow.training import values
+from canary_mlflow.training.config import Algo, CanaryConfig, TrainConfig
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerCallback
 
-    from training.devices import Device
-    from training.parts import Parts
+    from canary_mlflow.training.devices import Device
+    from canary_mlflow.training.parts import Parts
 
-STACK = ("trl.trainer.dpo_trainer", "training.arguments")
+STACK = ("trl.trainer.dpo_trainer", "canary_mlflow.training.arguments")
 LOSSES = ("sigmoid", "hinge", "ipo", "robust", "apo_zero", "apo_down")
 
 
@@ -43,7 +43,7 @@ def build(
     """A DPOTrainer whose reference is the start model: a frozen copy, or the disabled adapter."""
     from trl import DPOConfig, DPOTrainer
 
-    from training.arguments import trainer_arguments
+    from canary_mlflow.training.arguments import trainer_arguments
 
     arguments = DPOConfig(
         **trainer_arguments(

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 from omegaconf import MISSING
 
-from training import values
-from training.config import CanaryConfig, TrainConfig
-from training.groups import GroupSettings
+from canary_mlflow.training import values
+from canary_mlflow.training.config import CanaryConfig, TrainConfig
+from canary_mlflow.training.groups import GroupSettings
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerCallback
 
-    from training.devices import Device
-    from training.parts import Parts
+    from canary_mlflow.training.devices import Device
+    from canary_mlflow.training.parts import Parts
 
-STACK = ("trl.trainer.grpo_trainer", "training.group_trainer")
+STACK = ("trl.trainer.grpo_trainer", "canary_mlflow.training.group_trainer")
 LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo")
 
 
@@ -44,7 +44,7 @@ def build(
     """A GRPOTrainer on the prompts of the data; train.batch_size counts answers."""
     from trl import GRPOConfig, GRPOTrainer
 
-    from training.group_trainer import RepeatableEvaluation, group_arguments, group_parts
+    from canary_mlflow.training.group_trainer import RepeatableEvaluation, group_arguments, group_parts
 
     class CanaryGRPO(RepeatableEvaluation, GRPOTrainer):
         pass

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, ClassVar
 
 from omegaconf import MISSING
 
-from training import values
-from training.config import Algo, CanaryConfig, TrainConfig
+from canary_mlflow.training import values
+from canary_mlflow.training.config import Algo, CanaryConfig, TrainConfig
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerCallback
 
-    from training.devices import Device
-    from training.parts import Parts
+    from canary_mlflow.training.devices import Device
+    from canary_mlflow.training.parts import Parts
 
-STACK = ("trl.trainer.kto_trainer", "training.arguments")
+STACK = ("trl.trainer.kto_trainer", "canary_mlflow.training.arguments")
 LOSSES = ("kto", "apo_zero_unpaired")
 
 
@@ -53,8 +53,8 @@ def build(
     """
     from trl import KTOConfig, KTOTrainer
 
-    from training.arguments import trainer_arguments
-    from training.datasets import as_judged
+    from canary_mlflow.training.arguments import trainer_arguments
+    from canary_mlflow.training.datasets import as_judged
 
     algo = config.algo
     arguments = KTOConfig(

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, ClassVar
 
 from omegaconf import MISSING
 
-from training import values
-from training.config import Algo, CanaryConfig, TrainConfig
-from training.reward_config import RewardConfig, check_rewards
+from canary_mlflow.training import values
+from canary_mlflow.training.config import Algo, CanaryConfig, TrainConfig
+from canary_mlflow.training.reward_config import RewardConfig, check_rewards
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerCallback
 
-    from training.devices import Device
-    from training.parts import Parts
-    from training.ppo.settings import PPOConfig
+    from canary_mlflow.training.devices import Device
+    from canary_mlflow.training.parts import Parts
+    from canary_mlflow.training.ppo.settings import PPOConfig
 
-STACK = ("training.ppo.trainer", "training.rewards")
+STACK = ("canary_mlflow.training.ppo.trainer", "canary_mlflow.training.rewards")
 WORK = ("ppo_epochs", "num_minibatches", "max_new_tokens", "max_prompt_length", "value_head")
 
 
@@ -81,8 +81,8 @@ def build(
     train.max_steps counts PPO iterations and train.batch_size the answers of one iteration per
     device; warm-up counts optimizer steps: ppo_epochs x num_minibatches per iteration.
     """
-    from training.ppo.trainer import PPOTrainer
-    from training.rewards import prompts_of, rewards_of, sum_of
+    from canary_mlflow.training.ppo.trainer import PPOTrainer
+    from canary_mlflow.training.rewards import prompts_of, rewards_of, sum_of
 
     return PPOTrainer(
         model=parts.model,
@@ -98,8 +98,8 @@ def build(
 
 def arguments(config: CanaryConfig, output_dir: Path, device: Device) -> PPOConfig:
     """The configuration as a PPOConfig."""
-    from training.arguments import trainer_arguments
-    from training.ppo.settings import PPOConfig
+    from canary_mlflow.training.arguments import trainer_arguments
+    from canary_mlflow.training.ppo.settings import PPOConfig
 
     knobs = {item.name: getattr(config.algo, item.name) for item in fields(Settings)}
     del knobs["name"], knobs["reward"], knobs["rewards"]

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 from omegaconf import MISSING
 
-from training.config import Algo, CanaryConfig
+from canary_mlflow.training.config import Algo, CanaryConfig
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerCallback
 
-    from training.devices import Device
-    from training.parts import Parts
+    from canary_mlflow.training.devices import Device
+    from canary_mlflow.training.parts import Parts
 
-STACK = ("trl.trainer.reward_trainer", "training.arguments")
+STACK = ("trl.trainer.reward_trainer", "canary_mlflow.training.arguments")
 
 
 @dataclass
@@ -34,7 +34,7 @@ def build(
     """A RewardTrainer on the pairs; the model has a new head that gives one score."""
     from trl import RewardConfig, RewardTrainer
 
-    from training.arguments import trainer_arguments
+    from canary_mlflow.training.arguments import trainer_arguments
 
     arguments = RewardConfig(
         **trainer_arguments(config, output_dir, device, max_length=config.train.max_length),

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from omegaconf import MISSING
 
-from training.config import CanaryConfig
-from training.groups import GroupSettings
+from canary_mlflow.training.config import CanaryConfig
+from canary_mlflow.training.groups import GroupSettings
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerCallback
 
-    from training.devices import Device
-    from training.parts import Parts
+    from canary_mlflow.training.devices import Device
+    from canary_mlflow.training.parts import Parts
 
-STACK = ("trl.trainer.rloo_trainer", "training.group_trainer")
+STACK = ("trl.trainer.rloo_trainer", "canary_mlflow.training.group_trainer")
 
 
 @dataclass
@@ -36,7 +36,7 @@ def build(
     """An RLOOTrainer on the prompts of the data; train.batch_size counts answers."""
     from trl import RLOOConfig, RLOOTrainer
 
-    from training.group_trainer import RepeatableEvaluation, group_arguments, group_parts
+    from canary_mlflow.training.group_trainer import RepeatableEvaluation, group_arguments, group_parts
 
     class CanaryRLOO(RepeatableEvaluation, RLOOTrainer):
         pass

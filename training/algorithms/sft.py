@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from training.config import Algo, CanaryConfig
+from canary_mlflow.training.config import Algo, CanaryConfig
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerCallback
 
-    from training.devices import Device
-    from training.parts import Parts
+    from canary_mlflow.training.devices import Device
+    from canary_mlflow.training.parts import Parts
 
-STACK = ("trl.trainer.sft_trainer", "training.arguments")
+STACK = ("trl.trainer.sft_trainer", "canary_mlflow.training.arguments")
 
 
 @dataclass
@@ -28,8 +28,8 @@ def build(
     """An SFTTrainer on prompt + chosen answer, with the loss on the answer only."""
     from trl import SFTConfig, SFTTrainer
 
-    from training.arguments import trainer_arguments
-    from training.datasets import as_completions
+    from canary_mlflow.training.arguments import trainer_arguments
+    from canary_mlflow.training.datasets import as_completions
 
     arguments = SFTConfig(
         **trainer_arguments(

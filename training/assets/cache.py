@@ -13,7 +13,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from canary_mlflow.tracking.stores.places import cache_dir
-from training.errors import SetupError
+from canary_mlflow.training.errors import SetupError
 
 LOCK_SECONDS = 120.0
 SEAL = "seal.json"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib.metadata import version
 from pathlib import Path
 
-from training.assets import sentences
-from training.assets.cache import build_once, check_buildable, recipe_digest
+from canary_mlflow.training.assets import sentences
+from canary_mlflow.training.assets.cache import build_once, check_buildable, recipe_digest
 
 VOCABULARY = 512  # the 256 bytes, two specials, 254 merges
 END_OF_TEXT, PADDING = "<|endoftext|>", "<|padding|>"  # as in Pythia's tokenizer

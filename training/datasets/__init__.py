@@ -9,10 +9,10 @@ from itertools import islice
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from training.config import CanaryConfig, DataConfig
-from training.datasets import embedded, hh_rlhf, hub, jsonl
-from training.datasets.rows import Taken, digest, take
-from training.errors import SetupError, first_line
+from canary_mlflow.training.config import CanaryConfig, DataConfig
+from canary_mlflow.training.datasets import embedded, hh_rlhf, hub, jsonl
+from canary_mlflow.training.datasets.rows import Taken, digest, take
+from canary_mlflow.training.errors import SetupError, first_line
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from training.errors import SetupError, first_line
+from canary_mlflow.training.errors import SetupError, first_line
 
 if TYPE_CHECKING:
-    from training.datasets.rows import Row
+    from canary_mlflow.training.datasets.rows import Row
 
 Messages = list[dict[str, Any]]
 ROUNDS = 4  # of cutting: a text cut to n tokens may have one more token once it is in the template

@@ -7,10 +7,10 @@ to 0.28 of a healthy run. With one pair in five flipped it is 0.65 to 0.68 again
 
 from __future__ import annotations
 
-from training.assets import sentences
-from training.config import CanaryConfig
-from training.datasets.rows import RawData, Row, draw, shuffled
-from training.errors import SetupError
+from canary_mlflow.training.assets import sentences
+from canary_mlflow.training.config import CanaryConfig
+from canary_mlflow.training.datasets.rows import RawData, Row, draw, shuffled
+from canary_mlflow.training.errors import SetupError
 
 Options = tuple[str, ...]
 

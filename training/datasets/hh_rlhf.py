@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from training.config import CanaryConfig, DataConfig
-from training.datasets.rows import RawData, Row, shuffled, split_held_out
-from training.errors import SetupError
-from training.hub import Repository, locate
+from canary_mlflow.training.config import CanaryConfig, DataConfig
+from canary_mlflow.training.datasets.rows import RawData, Row, shuffled, split_held_out
+from canary_mlflow.training.errors import SetupError
+from canary_mlflow.training.hub import Repository, locate
 
 SUBSETS = (
     "harmless-base",

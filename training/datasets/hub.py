@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from training.config import CanaryConfig, DataConfig
-from training.datasets.records import COLUMNS, Reader, named, reader_of
-from training.datasets.rows import RawData, Row, shuffled, split_held_out
-from training.errors import SetupError, first_line
-from training.hub import Repository, locate
+from canary_mlflow.training.config import CanaryConfig, DataConfig
+from canary_mlflow.training.datasets.records import COLUMNS, Reader, named, reader_of
+from canary_mlflow.training.datasets.rows import RawData, Row, shuffled, split_held_out
+from canary_mlflow.training.errors import SetupError, first_line
+from canary_mlflow.training.hub import Repository, locate
 
 BUILDERS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".arrow": "arrow"}
 PATTERNS = ("README.md", *(f"*{suffix}{packed}" for suffix in BUILDERS for packed in ("", ".gz")))

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from canary_mlflow.files.source import Bounded, TooMuch, open_regular
-from training.config import CanaryConfig
-from training.datasets.records import Reader, kind_of, reader_of, wanted
-from training.datasets.rows import RawData, Row, split_held_out
-from training.errors import SetupError
+from canary_mlflow.training.config import CanaryConfig
+from canary_mlflow.training.datasets.records import Reader, kind_of, reader_of, wanted
+from canary_mlflow.training.datasets.rows import RawData, Row, split_held_out
+from canary_mlflow.training.errors import SetupError
 
 SETTINGS = ("path",)
 KEY = "jsonl-1"

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from training.config import CanaryConfig
-from training.datasets.chats import as_json
-from training.datasets.rows import Row
-from training.errors import SetupError
-from training.reward_config import reads_columns
+from canary_mlflow.training.config import CanaryConfig
+from canary_mlflow.training.datasets.chats import as_json
+from canary_mlflow.training.datasets.rows import Row
+from canary_mlflow.training.errors import SetupError
+from canary_mlflow.training.reward_config import reads_columns
 
 PAIR, COMPLETION, JUDGED, MESSAGES, PROMPT = (
     ("prompt", "chosen", "rejected"),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from training.datasets.chats import fit_chat
+from canary_mlflow.training.datasets.chats import fit_chat
 
 
 class Row(NamedTuple):

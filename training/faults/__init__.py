@@ -10,21 +10,21 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import UsageError
-from training.config import CanaryConfig, FaultConfig
-from training.faults.fault import Fault
-from training.faults.groups import FlatRewards, TemperatureIgnored, TruncatedPrompts
-from training.faults.labels import FlippedLabels
-from training.faults.memory import MemoryBallast, MemoryLeak
-from training.faults.numbers import InfGradient, NanBatch
-from training.faults.objective import EntropyCollapse, RewardHack, ValueDivergence
-from training.faults.reference import WrongReference
-from training.faults.settings import LearningRate, Settings
-from training.faults.slowness import GCStorm, SlowLoader, SlowStep, StalledStep
+from canary_mlflow.training.config import CanaryConfig, FaultConfig
+from canary_mlflow.training.faults.fault import Fault
+from canary_mlflow.training.faults.groups import FlatRewards, TemperatureIgnored, TruncatedPrompts
+from canary_mlflow.training.faults.labels import FlippedLabels
+from canary_mlflow.training.faults.memory import MemoryBallast, MemoryLeak
+from canary_mlflow.training.faults.numbers import InfGradient, NanBatch
+from canary_mlflow.training.faults.objective import EntropyCollapse, RewardHack, ValueDivergence
+from canary_mlflow.training.faults.reference import WrongReference
+from canary_mlflow.training.faults.settings import LearningRate, Settings
+from canary_mlflow.training.faults.slowness import GCStorm, SlowLoader, SlowStep, StalledStep
 
 if TYPE_CHECKING:
     from transformers import Trainer
 
-    from training.parts import Parts
+    from canary_mlflow.training.parts import Parts
 
 # What strikes, by `fault.kind`, or by `fault.name` if no kind is given. conf/fault has one file per name.
 FAULTS: Mapping[str, Fault] = {

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from training.config import CanaryConfig, FaultConfig
+from canary_mlflow.training.config import CanaryConfig, FaultConfig
 
 if TYPE_CHECKING:
     from transformers import Trainer
 
-    from training.parts import Parts
+    from canary_mlflow.training.parts import Parts
 
 ANY_AMOUNT = (0.0, math.inf)
 SHARE = (0.0, 1.0)

@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import UsageError
-from training.config import CanaryConfig, FaultConfig
-from training.errors import SetupError
-from training.faults.fault import ANY_AMOUNT, Fault
+from canary_mlflow.training.config import CanaryConfig, FaultConfig
+from canary_mlflow.training.errors import SetupError
+from canary_mlflow.training.faults.fault import ANY_AMOUNT, Fault
 
 if TYPE_CHECKING:
     import torch
 
-    from training.parts import Parts
+    from canary_mlflow.training.parts import Parts
 
 
 class TruncatedPrompts(Fault):

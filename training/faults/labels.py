@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from training.config import FaultConfig
-from training.datasets.rows import draw
-from training.errors import SetupError
-from training.faults.fault import SHARE, Fault
+from canary_mlflow.training.config import FaultConfig
+from canary_mlflow.training.datasets.rows import draw
+from canary_mlflow.training.errors import SetupError
+from canary_mlflow.training.faults.fault import SHARE, Fault
 
 if TYPE_CHECKING:
-    from training.parts import Parts
+    from canary_mlflow.training.parts import Parts
 
 DRAWS = 2**64
 

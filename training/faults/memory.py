@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from training.config import FaultConfig
-from training.faults.fault import ANY_AMOUNT, Fault
+from canary_mlflow.training.config import FaultConfig
+from canary_mlflow.training.faults.fault import ANY_AMOUNT, Fault
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +20,7 @@ class MemoryLeak(Fault):
     strengths = ANY_AMOUNT
 
     def install(self, trainer: Trainer, fault: FaultConfig) -> None:
-        from training.faults.pace import Calls
+        from canary_mlflow.training.faults.pace import Calls
 
         held: list[torch.Tensor] = []
         trainer.add_callback(Calls(on_step_end=lambda: held.append(_block(trainer, fault.strength or 0.0))))
@@ -32,7 +32,7 @@ class MemoryBallast(Fault):
     strengths = ANY_AMOUNT
 
     def install(self, trainer: Trainer, fault: FaultConfig) -> None:
-        from training.faults.pace import Calls
+        from canary_mlflow.training.faults.pace import Calls
 
         held: list[torch.Tensor] = []
 

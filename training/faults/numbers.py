@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from training.config import FaultConfig
-from training.faults.fault import Fault
+from canary_mlflow.training.config import FaultConfig
+from canary_mlflow.training.faults.fault import Fault
 
 if TYPE_CHECKING:
     from transformers import Trainer

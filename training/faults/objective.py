@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from training.config import FaultConfig
-from training.faults.fault import ANY_AMOUNT, Fault
+from canary_mlflow.training.config import FaultConfig
+from canary_mlflow.training.faults.fault import ANY_AMOUNT, Fault
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from training.rewards import Answers, Reward
+    from canary_mlflow.training.rewards import Answers, Reward
 
 
 class EntropyCollapse(Fault):
@@ -20,7 +20,7 @@ class EntropyCollapse(Fault):
     strengths = ANY_AMOUNT
 
     def install(self, trainer: Any, fault: FaultConfig) -> None:
-        from training.ppo.losses import token_entropy
+        from canary_mlflow.training.ppo.losses import token_entropy
 
         compute_loss = trainer.compute_loss
 

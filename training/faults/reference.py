@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import UsageError
-from training.config import CanaryConfig, FaultConfig
-from training.faults.fault import ANY_AMOUNT, Fault
+from canary_mlflow.training.config import CanaryConfig, FaultConfig
+from canary_mlflow.training.faults.fault import ANY_AMOUNT, Fault
 
 if TYPE_CHECKING:
     from torch import nn

@@ -10,8 +10,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from canary_mlflow.errors import UsageError
-from training.config import CanaryConfig
-from training.faults.fault import ANY_AMOUNT, Fault
+from canary_mlflow.training.config import CanaryConfig
+from canary_mlflow.training.faults.fault import ANY_AMOUNT, Fault
 
 GROUPS = ("train", "algo")  # what a trainer is built from; the other groups define which canary this is
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from training.config import FaultConfig
-from training.faults.fault import ANY_AMOUNT, Fault
+from canary_mlflow.training.config import FaultConfig
+from canary_mlflow.training.faults.fault import ANY_AMOUNT, Fault
 
 if TYPE_CHECKING:
     from transformers import Trainer
 
-    from training.faults.pace import Pace
+    from canary_mlflow.training.faults.pace import Pace
 
 
 class SlowStep(Fault):
@@ -20,7 +20,7 @@ class SlowStep(Fault):
     strengths = ANY_AMOUNT
 
     def install(self, trainer: Trainer, fault: FaultConfig) -> None:
-        from training.faults.pace import Calls, Pace
+        from canary_mlflow.training.faults.pace import Calls, Pace
 
         assert fault.strength is not None
         pace, each = Pace(trainer), fault.strength
@@ -49,7 +49,7 @@ class SlowLoader(Fault):
     strengths = ANY_AMOUNT
 
     def install(self, trainer: Any, fault: FaultConfig) -> None:
-        from training.faults.pace import Pace
+        from canary_mlflow.training.faults.pace import Pace
 
         pace = Pace(trainer)
         prompts = getattr(trainer, "train_prompts", None)
@@ -85,7 +85,7 @@ class GCStorm(Fault):
     def install(self, trainer: Trainer, fault: FaultConfig) -> None:
         import gc
 
-        from training.faults.pace import Calls
+        from canary_mlflow.training.faults.pace import Calls
 
         due = 0.0
 

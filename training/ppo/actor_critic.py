@@ -13,10 +13,10 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers.trainer import TRAINING_ARGS_NAME
 
-from training.errors import SetupError
-from training.ppo.losses import token_entropy, token_logps
-from training.ppo.rollout import Scored, attention_mask_of
-from training.rewards import Answers
+from canary_mlflow.training.errors import SetupError
+from canary_mlflow.training.ppo.losses import token_entropy, token_logps
+from canary_mlflow.training.ppo.rollout import Scored, attention_mask_of
+from canary_mlflow.training.rewards import Answers
 
 
 def position_ids_of(attention_mask: torch.Tensor) -> torch.Tensor:

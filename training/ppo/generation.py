@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from training.datasets.chats import ids_of
-from training.errors import InstabilityError, SetupError
-from training.ppo.actor_critic import position_ids_of
-from training.ppo.settings import PPOConfig
-from training.rewards import Answers, Reward
+from canary_mlflow.training.datasets.chats import ids_of
+from canary_mlflow.training.errors import InstabilityError, SetupError
+from canary_mlflow.training.ppo.actor_critic import position_ids_of
+from canary_mlflow.training.ppo.settings import PPOConfig
+from canary_mlflow.training.rewards import Answers, Reward
 
 
 @dataclass(frozen=True, kw_only=True)

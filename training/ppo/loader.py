@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from training.ppo.losses import Reduce
-from training.ppo.rollout import Rollout
-from training.ppo.settings import PPOConfig
+from canary_mlflow.training.ppo.losses import Reduce
+from canary_mlflow.training.ppo.rollout import Rollout
+from canary_mlflow.training.ppo.settings import PPOConfig
 
 
 class Stream(IntEnum):

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from training.ppo.losses import Reduce, gae, token_rewards, value_mask_of, whiten
-from training.ppo.settings import PPOConfig
-from training.rewards import Answers
+from canary_mlflow.training.ppo.losses import Reduce, gae, token_rewards, value_mask_of, whiten
+from canary_mlflow.training.ppo.settings import PPOConfig
+from canary_mlflow.training.rewards import Answers
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from transformers import TrainingArguments
 
-from training.errors import SetupError
+from canary_mlflow.training.errors import SetupError
 
 
 @dataclass

@@ -7,8 +7,8 @@ from dataclasses import fields
 
 import torch
 
-from training.ppo.losses import Reduce, UpdateStats
-from training.ppo.rollout import Rollout
+from canary_mlflow.training.ppo.losses import Reduce, UpdateStats
+from canary_mlflow.training.ppo.rollout import Rollout
 
 
 def moments(values: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:

@@ -12,8 +12,8 @@ import torch
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import ExportableState
 
-from training.errors import InstabilityError, SetupError
-from training.ppo.actor_critic import (
+from canary_mlflow.training.errors import InstabilityError, SetupError
+from canary_mlflow.training.ppo.actor_critic import (
     ActorCritic,
     build_actor_critic,
     load_actor_critic,
@@ -21,13 +21,13 @@ from training.ppo.actor_critic import (
     save_checkpoint,
     score_answers,
 )
-from training.ppo.generation import Answerer, Prompts, Sampler, sample, score_all
-from training.ppo.loader import RolloutLoader, Stream, prompt_rows, torch_stream
-from training.ppo.losses import Batch, Clip, ppo_loss, token_logps
-from training.ppo.rollout import Rollout, shape_rollout, shaping_of
-from training.ppo.settings import PPOConfig
-from training.ppo.statistics import PhaseClock, UpdateMeter, rollout_metrics
-from training.rewards import Answers, Reward
+from canary_mlflow.training.ppo.generation import Answerer, Prompts, Sampler, sample, score_all
+from canary_mlflow.training.ppo.loader import RolloutLoader, Stream, prompt_rows, torch_stream
+from canary_mlflow.training.ppo.losses import Batch, Clip, ppo_loss, token_logps
+from canary_mlflow.training.ppo.rollout import Rollout, shape_rollout, shaping_of
+from canary_mlflow.training.ppo.settings import PPOConfig
+from canary_mlflow.training.ppo.statistics import PhaseClock, UpdateMeter, rollout_metrics
+from canary_mlflow.training.rewards import Answers, Reward
 
 
 def require_finite(step: int, **named: torch.Tensor) -> None:

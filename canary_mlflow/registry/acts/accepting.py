@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from canary_mlflow import tags
 from canary_mlflow.errors import Refused, UsageError
+from canary_mlflow.gates.facts.check import said
+from canary_mlflow.gates.judge import judge
+from canary_mlflow.gates.model.policy import Policy
+from canary_mlflow.gates.model.verdict import Difference, difference_from_dict
 from canary_mlflow.ledger.rows import Kind, Row, holds
 from canary_mlflow.registry.actors import current_actor, given, refuse_stranger
 from canary_mlflow.registry.backends import registry_of
@@ -17,10 +21,6 @@ from canary_mlflow.registry.guard.binding import bind
 from canary_mlflow.registry.guard.order import Binding, Order
 from canary_mlflow.registry.sessions.orders import read_sides
 from canary_mlflow.registry.versions import champion_number, find_version
-from gates.facts.check import said
-from gates.judge import judge
-from gates.model.policy import Policy
-from gates.model.verdict import Difference, difference_from_dict
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

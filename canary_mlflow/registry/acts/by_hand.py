@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
+    from canary_mlflow.gates.model.records import Run
     from canary_mlflow.registry.backends.registry import Registry
     from canary_mlflow.registry.guard.order import Binding, Standing
-    from gates.model.records import Run
 
 
 log = logging.getLogger("canary_mlflow")

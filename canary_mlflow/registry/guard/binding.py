@@ -22,8 +22,8 @@ from canary_mlflow.registry.guard.origin import behind_server, out_of_reach, ser
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
+    from canary_mlflow.gates.model.records import Run, Series
     from canary_mlflow.registry.backends.registry import Registry
-    from gates.model.records import Run, Series
 
 CHUNK = 1 << 20  # bytes read at once
 

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from canary_mlflow.gates.evidence.clocks import judged_in_pairs
+from canary_mlflow.gates.judge import judge
+from canary_mlflow.gates.model.policy import FreshBaseline, Policy
+from canary_mlflow.gates.model.records import Run, Version
+from canary_mlflow.gates.model.verdict import CheckOutcome, Outcome, Verdict
+from canary_mlflow.gates.model.wording import listed, sentence_case
 from canary_mlflow.registry.sessions.orders import version_with
 from canary_mlflow.registry.versions import ANCHOR
 from canary_mlflow.reports.decision import SLOW_DRIFT
-from gates.evidence.clocks import judged_in_pairs
-from gates.judge import judge
-from gates.model.policy import FreshBaseline, Policy
-from gates.model.records import Run, Version
-from gates.model.verdict import CheckOutcome, Outcome, Verdict
-from gates.model.wording import listed, sentence_case
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -9,6 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import UsageError
+from canary_mlflow.gates.judge import judge
+from canary_mlflow.gates.model.verdict import Outcome, ReasonCode, open_check
+from canary_mlflow.gates.model.wording import listed, sentence_case
+from canary_mlflow.gates.top_up import champion_runs
 from canary_mlflow.registry.acts.accepting import accepted_in
 from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.evidence import is_own_script, warnings_of
@@ -31,23 +35,19 @@ from canary_mlflow.reports.decision import Decision, HeldBy, Hold, barred
 from canary_mlflow.reports.links import version_page
 from canary_mlflow.tracking.stores.places import without_password
 from canary_mlflow.tracking.stores.session import minutes_of_runs
-from gates.judge import judge
-from gates.model.verdict import Outcome, ReasonCode, open_check
-from gates.model.wording import listed, sentence_case
-from gates.top_up import champion_runs
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
+    from canary_mlflow.gates.model.policy import Policy
+    from canary_mlflow.gates.model.records import Version
+    from canary_mlflow.gates.model.verdict import Verdict
     from canary_mlflow.ledger.rows import Row
     from canary_mlflow.registry.backends.registry import Registry
     from canary_mlflow.registry.guard.order import Binding, Standing
     from canary_mlflow.registry.judging.looks import Taken
     from canary_mlflow.registry.policies.in_force import Used
-    from gates.model.policy import Policy
-    from gates.model.records import Version
-    from gates.model.verdict import Verdict
 
 
 @dataclass(frozen=True, kw_only=True)

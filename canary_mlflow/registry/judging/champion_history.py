@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gates.model.rules import Role
-from gates.model.verdict import Outcome
-from gates.model.wording import change, listed, quantity
+from canary_mlflow.gates.model.rules import Role
+from canary_mlflow.gates.model.verdict import Outcome
+from canary_mlflow.gates.model.wording import change, listed, quantity
 
 if TYPE_CHECKING:
     from canary_mlflow.ledger.rows import Row

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow import tags
 from canary_mlflow.errors import UsageError
+from canary_mlflow.gates.metric_checks import too_short
+from canary_mlflow.gates.model.policy import Bootstrap, Policy
+from canary_mlflow.gates.model.records import Run, Version
+from canary_mlflow.gates.model.sides import candidate_side, planned
+from canary_mlflow.gates.model.verdict import Outcome, ReasonCode, Verdict
+from canary_mlflow.gates.model.wording import counted
+from canary_mlflow.gates.top_up import champion_runs
 from canary_mlflow.reports.decision import HeldBy, Hold
-from gates.metric_checks import too_short
-from gates.model.policy import Bootstrap, Policy
-from gates.model.records import Run, Version
-from gates.model.sides import candidate_side, planned
-from gates.model.verdict import Outcome, ReasonCode, Verdict
-from gates.model.wording import counted
-from gates.top_up import champion_runs
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion

@@ -8,6 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import BaselineMoved
+from canary_mlflow.gates.judge import judge
+from canary_mlflow.gates.model.policy import Policy
+from canary_mlflow.gates.model.records import Version
+from canary_mlflow.gates.model.verdict import verdict_to_dict
 from canary_mlflow.ledger.rows import Kind, digest
 from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.acts.accepting import accepted_facts
@@ -23,10 +27,6 @@ from canary_mlflow.registry.versions import ANCHOR, CHAMPION
 from canary_mlflow.reports.decision import Decision, Question, decision_from_dict, holds_to_list
 from canary_mlflow.reports.links import version_page
 from canary_mlflow.tracking.stores.places import without_password
-from gates.judge import judge
-from gates.model.policy import Policy
-from gates.model.records import Version
-from gates.model.verdict import verdict_to_dict
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow import tags
 from canary_mlflow.errors import UsageError
+from canary_mlflow.gates.model.policy import Policy
+from canary_mlflow.gates.model.records import Version
+from canary_mlflow.gates.model.sides import baseline_side, candidate_side, planned
 from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.versions import session_of
 from canary_mlflow.tracking.stores.session import active_run, get_run
-from gates.model.policy import Policy
-from gates.model.records import Version
-from gates.model.sides import baseline_side, candidate_side, planned
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

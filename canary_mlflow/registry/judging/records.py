@@ -7,14 +7,14 @@ import time
 from typing import TYPE_CHECKING
 
 from canary_mlflow import tags
+from canary_mlflow.gates.model.summaries import SUMMARIES
+from canary_mlflow.gates.parser import parse_policy
 from canary_mlflow.registry.actors import REASON_LIMIT
 from canary_mlflow.reports import markdown
 from canary_mlflow.reports.decision import Decision, HeldBy
 from canary_mlflow.reports.study import verdict_json
 from canary_mlflow.tracking.reading.histories import read_runs
 from canary_mlflow.tracking.stores.session import log_tags
-from gates.model.summaries import SUMMARIES
-from gates.parser import parse_policy
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -7,6 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import NoSuchModel, UsageError
+from canary_mlflow.gates.judge import judge
+from canary_mlflow.gates.model.policy import Policy
+from canary_mlflow.gates.model.records import Version
+from canary_mlflow.gates.model.verdict import Verdict
 from canary_mlflow.registry.acts.accepting import accepted_facts
 from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.evidence import warnings_of
@@ -19,10 +23,6 @@ from canary_mlflow.reports.links import run_page
 from canary_mlflow.tracking.reading.histories import fresh_runs, read_runs, session_runs
 from canary_mlflow.tracking.stores.places import without_password
 from canary_mlflow.tracking.stores.session import get_run, minutes_of_runs
-from gates.judge import judge
-from gates.model.policy import Policy
-from gates.model.records import Version
-from gates.model.verdict import Verdict
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchRun, UsageError
+from canary_mlflow.gates import Policy, policy_to_dict
+from canary_mlflow.gates.model.rules import Scale
+from canary_mlflow.gates.model.wording import listed
+from canary_mlflow.gates.notes import OTHER_POLICY
 from canary_mlflow.ledger.keys import PublicKeys
 from canary_mlflow.ledger.rows import Row, digest, faults
 from canary_mlflow.policies import content_of, load_policy, policy_from, policy_names
 from canary_mlflow.tracking.stores.session import get_run
-from gates import Policy, policy_to_dict
-from gates.model.rules import Scale
-from gates.model.wording import listed
-from gates.notes import OTHER_POLICY
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+    from canary_mlflow.gates.model.verdict import Verdict
     from canary_mlflow.ledger.rows import Row
-    from gates.model.verdict import Verdict
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from mlflow.entities import Run as MlflowRun
     from mlflow.entities.model_registry import ModelVersion
 
+    from canary_mlflow.gates.model.records import Run
     from canary_mlflow.registry.backends.registry import Registry
-    from gates.model.records import Run
 
 AGAIN = "train it again in a new session"
 

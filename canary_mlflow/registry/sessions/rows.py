@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from canary_mlflow import tags
 from canary_mlflow.errors import CanaryError, StoreError, UsageError, one_line
+from canary_mlflow.gates.facts.differences import recipe
 from canary_mlflow.ledger.rows import Kind, Record, Row, digest
 from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.acts.act import DONE
@@ -31,14 +32,13 @@ from canary_mlflow.registry.guard.binding import (
 from canary_mlflow.registry.guard.trained import recorded
 from canary_mlflow.tracking.reading.histories import read_found, trainings
 from canary_mlflow.tracking.stores.session import children_of, get_run
-from gates.facts.differences import recipe
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run as MlflowRun
 
+    from canary_mlflow.gates.model.records import Run
     from canary_mlflow.registry.backends.registry import Registry
-    from gates.model.records import Run
 
 
 class Word(StrEnum):

@@ -81,7 +81,7 @@ def asked(folder: Path, records: Mapping[str, Record], tokens: int) -> Mapping[s
     with tempfile.TemporaryDirectory(prefix="canary-records-") as place:
         file = Path(place) / "records.json"
         file.write_text(json.dumps(records), encoding="utf-8")
-        words = [*module_command("training.check_weights"), str(folder), "--tokens", str(tokens)]
+        words = [*module_command("canary_mlflow.training.check_weights"), str(folder), "--tokens", str(tokens)]
         words += ["--records", str(file)] if records else []
         offline = {**os.environ, "HF_HUB_OFFLINE": "1"}
         done = subprocess.run(words, env=offline, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)

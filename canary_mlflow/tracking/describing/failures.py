@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from canary_mlflow.errors import CanaryError, one_line
+from canary_mlflow.gates.model.records import Raised
 from canary_mlflow.tags import EXCEPTION, EXCEPTION_OUTSIDE, EXCEPTION_PLACE
-from gates.model.records import Raised
 
 UNSTABLE = ("instability", "oom", "timeout")
 """Failures that tell something about the code that ran, and not about the machine."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from canary_mlflow.gates.model.paradigm import Paradigm, paradigm_of
+from canary_mlflow.gates.model.records import WITHIN_NOISE
 from canary_mlflow.tracking.describing.schema import REQUIRED
-from gates.model.paradigm import Paradigm, paradigm_of
-from gates.model.records import WITHIN_NOISE
 
 # Shares of the run that are compared, first with last. A loss falls fastest at the start, so the first window is short;
 # a score rises late (docs/ppo.md), and batches of answers differ more.

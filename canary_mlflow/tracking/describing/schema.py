@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 
-from gates.model.metrics import METRICS, Metric
+from canary_mlflow.gates.model.metrics import METRICS, Metric
 
 # Trainer → logged key → canonical name. A key means the same in all trainers.
 NAMES: Mapping[str, Mapping[str, str]] = {

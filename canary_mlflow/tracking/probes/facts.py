@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from canary_mlflow.gates.facts.differences import INCIDENTAL
+from canary_mlflow.gates.facts.regressions import LOST
 from canary_mlflow.tracking.describing.data_facts import (
     IGNORED_LABEL,
     held_out_trained,
@@ -30,8 +32,6 @@ from canary_mlflow.tracking.describing.trained import rules_digest
 from canary_mlflow.tracking.describing.workload import algorithm_of
 from canary_mlflow.tracking.probes import Probe, Row, Setting
 from canary_mlflow.tracking.probes.hooks import ForwardHook
-from gates.facts.differences import INCIDENTAL
-from gates.facts.regressions import LOST
 
 LOOKED_AT = ("input_ids", "labels", "attention_mask", "position_ids")
 LOOKED_INTO = 2  # steps

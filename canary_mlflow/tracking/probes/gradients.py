@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from canary_mlflow import tags
+from canary_mlflow.gates.model.metrics import LAYER_GROUPS
 from canary_mlflow.tracking.probes import BEAT, Probe, Row, Setting
 from canary_mlflow.tracking.probes.hooks import replace_method
-from gates.model.metrics import LAYER_GROUPS
 
 METHOD = "clip_grad_norm_"  # accelerate's, of (parameters, largest norm)
 GRADIENT, VERSION = attrgetter("grad"), attrgetter("_version")

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
+from canary_mlflow.gates.facts.exact import DRIFT, FROZEN
 from canary_mlflow.tracking.describing.fact_tags import to_tags
 from canary_mlflow.tracking.probes import Probe, Setting
 from canary_mlflow.tracking.probes.gradients import local
-from gates.facts.exact import DRIFT, FROZEN
 
 
 class Parameters(Probe):

@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch import random
 
 from canary_mlflow.errors import BlindProbe, one_line
+from canary_mlflow.gates.model.metrics import METRICS, metrics_with
 from canary_mlflow.tracking.probes import Probe, Row, Setting
-from gates.model.metrics import METRICS, metrics_with
 
 SUMMED = tuple(metric.name for metric in METRICS.values() if metric.ranks == "sum")
 STOP = "stop"  # whether a rank asks for the training to end

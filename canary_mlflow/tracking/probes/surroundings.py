@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from transformers import Trainer
 
+from canary_mlflow.gates.model.metrics import MEANINGS
 from canary_mlflow.tracking.describing import fingerprint
 from canary_mlflow.tracking.probes.gpu import device_name
-from gates.model.metrics import MEANINGS
 
 SWITCHES = ("CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE")
 """Variables of the environment that make kernels slower, or others."""

@@ -128,10 +128,10 @@ def _callers() -> Iterator[tuple[str, int]]:
 
 
 def _relative(path: str) -> str:
-    for mark in ("site-packages/", "/training/", "/tests/"):
+    for mark in ("/canary_mlflow/training/", "site-packages/", "/training/", "/tests/"):
         _, found, rest = path.rpartition(mark)
         if found:
-            return rest if mark == "site-packages/" else f"{mark.strip('/')}/{rest}"
+            return rest if mark == "site-packages/" else f"{mark.split('/')[-2]}/{rest}"
     return path.rpartition("/")[2]
 
 

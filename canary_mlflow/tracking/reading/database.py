@@ -13,13 +13,13 @@ import numpy as np
 import sqlalchemy as sa
 
 from canary_mlflow.errors import NoSuchRun, StoreError, one_line
+from canary_mlflow.gates.model.records import Run
 from canary_mlflow.tags import PARENT_RUN, RUN_NAME
 from canary_mlflow.tracking.reading.facts import Latest, RunFacts
 from canary_mlflow.tracking.reading.records import NONE, Points, run_from, with_infinities
 from canary_mlflow.tracking.stores.read_only import engine
 from canary_mlflow.tracking.stores.session import deleted
 from canary_mlflow.tracking.stores.tables import LATEST, PARAMS, POINTS, RUNS, TAGS
-from gates.model.records import Run
 
 Keys = Mapping[str, Sequence[str]]  # run id → MLflow keys
 Found = dict[str, dict[str, Points]]  # run id → MLflow key → points

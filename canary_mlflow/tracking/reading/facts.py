@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from canary_mlflow.errors import StoreError
+from canary_mlflow.gates.watch.warning import WatchWarning
 from canary_mlflow.tags import (
     FAILURE,
     FAILURE_REASON,
@@ -21,7 +22,6 @@ from canary_mlflow.tags import (
     WATCH_WARNINGS,
 )
 from canary_mlflow.tracking.stores.session import EVERY, name_in_cell
-from gates.watch.warning import WatchWarning
 
 OPEN = ("RUNNING", "SCHEDULED")
 PARENTS = ("session", "sweep")

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchRun
+from canary_mlflow.gates.model.records import Series
 from canary_mlflow.tracking.describing.schema import mlflow_key
 from canary_mlflow.tracking.reading.facts import Latest, RunFacts
 from canary_mlflow.tracking.reading.histories import read_points
 from canary_mlflow.tracking.reading.records import series_of
 from canary_mlflow.tracking.stores.places import without_password
 from canary_mlflow.tracking.stores.session import active_run, child_runs
-from gates.model.records import Series
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

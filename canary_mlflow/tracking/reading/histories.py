@@ -12,11 +12,11 @@ import numpy as np
 
 from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchModel, NoSuchVersion, StoreError, one_line
+from canary_mlflow.gates.model.records import Run, Version
 from canary_mlflow.tracking.describing.schema import mlflow_key
 from canary_mlflow.tracking.reading.records import Points, run_from
 from canary_mlflow.tracking.stores.places import without_password
 from canary_mlflow.tracking.stores.session import child_runs, children_of, get_run
-from gates.model.records import Run, Version
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -16,11 +16,11 @@ from canary_mlflow.files.events import event_files
 from canary_mlflow.files.reading import read_history
 from canary_mlflow.files.runs import broken_down, run_of
 from canary_mlflow.files.watched import critical_held
+from canary_mlflow.gates.model.paradigm import paradigm_of
+from canary_mlflow.gates.model.records import Run
 from canary_mlflow.tracking.describing.learning import IMPROVES, learned
 from canary_mlflow.tracking.describing.schema import CONFIG_PREFIX, is_fault, mlflow_key
 from canary_mlflow.tracking.stores.session import get_run, log_params, log_tags, start_run
-from gates.model.paradigm import paradigm_of
-from gates.model.records import Run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

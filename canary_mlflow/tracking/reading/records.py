@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from canary_mlflow import tags
+from canary_mlflow.gates.facts.regressions import CANARY
+from canary_mlflow.gates.model.records import Run, Series
 from canary_mlflow.tracking.describing.fact_tags import facts_in
 from canary_mlflow.tracking.describing.failures import raised_from
 from canary_mlflow.tracking.describing.schema import CONFIG_PREFIX, name_of_key
 from canary_mlflow.tracking.reading.facts import count, whole
-from gates.facts.regressions import CANARY
-from gates.model.records import Run, Series
 
 Points = NDArray[np.float64]
 """One series, shape (n, 3): step, timestamp in ms, value. All exact as floats."""
