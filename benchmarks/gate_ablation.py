@@ -50,7 +50,7 @@ from canary_mlflow.gates import Policy, Role, Run, Version, comparing, judge, me
 from canary_mlflow.gates.evidence import comparability, readings  # noqa: E402
 from canary_mlflow.gates.hard import hard_gates  # noqa: E402
 from canary_mlflow.gates.model import policy as policies  # noqa: E402
-from canary_mlflow.gates.model import sides, summaries  # noqa: E402
+from canary_mlflow.gates.model import records, sides  # noqa: E402
 from canary_mlflow.gates.stats import comparisons as tests  # noqa: E402
 
 judging = sys.modules["canary_mlflow.gates.judge"]  # as a name of the package it is the function
@@ -109,7 +109,7 @@ def one_way(self: tests.Comparison) -> tuple[float, float]:
 
 
 def summary(**values: Any) -> list[Place]:
-    each = {name: replace(one, **values) for name, one in summaries.SUMMARIES.items()}
+    each = {name: replace(one, **values) for name, one in records.SUMMARIES.items()}
     return [(module, "SUMMARIES", each) for module in (readings, metric_checks)]
 
 
@@ -167,7 +167,7 @@ SWITCHES: dict[str, list[Place]] = {
     "metrics that mean another thing": [(comparing, "_means_otherwise", returns(None))],
     # Clocks.
     "what may have slowed it down": [(comparing, "excuse", returns(""))],
-    "the first steps' set-up": [(summaries, "SET_UP", math.inf)],
+    "the first steps' set-up": [(records, "SET_UP", math.inf)],
     "contended CPUs": resolved(lambda policy: replace(policy, validity=replace(policy.validity, sentinel_rise=None))),
     # Checks without a baseline.
     "completed": hard(completed=False),

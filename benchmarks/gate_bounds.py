@@ -43,8 +43,8 @@ from canary_mlflow.gates.calibration import spreads  # noqa: E402
 from canary_mlflow.gates.evidence.clocks import judged_in_pairs  # noqa: E402
 from canary_mlflow.gates.model.paradigm import Paradigm, named_paradigm  # noqa: E402
 from canary_mlflow.gates.model.policy import FreshBaseline, Policy  # noqa: E402
+from canary_mlflow.gates.model.records import SUMMARIES  # noqa: E402
 from canary_mlflow.gates.model.rules import MetricRule, Role  # noqa: E402
-from canary_mlflow.gates.model.summaries import SUMMARIES  # noqa: E402
 
 CAMPAIGN = ROOT / "benchmarks" / "campaign.jsonl.gz"
 DRAWS = 400_000

@@ -30,9 +30,8 @@ os.environ.setdefault("CANARY_KEYS", tempfile.mkdtemp(prefix="canary-bench-keys-
 from cluster import binaries, cluster  # noqa: E402  # the path is set above
 from mlflow import MlflowClient  # noqa: E402
 
-from canary_mlflow.ledger.chain import damages  # noqa: E402
+from canary_mlflow.ledger.chain import Kind, Record, Row, damages, signed  # noqa: E402
 from canary_mlflow.ledger.keys import key_folder, load_public, load_signer, public_files  # noqa: E402
-from canary_mlflow.ledger.rows import Kind, Record, Row, signed  # noqa: E402
 from canary_mlflow.registry.backends import registry_of  # noqa: E402
 from canary_mlflow.registry.guard.binding import bind  # noqa: E402
 from canary_mlflow.registry.guard.order import Order  # noqa: E402

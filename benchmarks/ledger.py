@@ -26,8 +26,8 @@ import sqlalchemy as sa  # noqa: E402  # the path is set above
 from click.testing import CliRunner  # noqa: E402
 
 from canary_mlflow.cli import canary  # noqa: E402
+from canary_mlflow.ledger.chain import Kind, Record, Row, signed  # noqa: E402
 from canary_mlflow.ledger.keys import key_folder, load_signer  # noqa: E402
-from canary_mlflow.ledger.rows import Kind, Record, Row, signed  # noqa: E402
 from canary_mlflow.ledger.table import LEDGER  # noqa: E402
 from canary_mlflow.registry.plugin import guarded_store  # noqa: E402
 from canary_mlflow.tracking.stores.store import prepare_store  # noqa: E402

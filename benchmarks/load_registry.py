@@ -28,8 +28,8 @@ from recorded import TAGS as WORK  # noqa: E402
 from workplace import Workplace  # noqa: E402
 
 from canary_mlflow import api  # noqa: E402
+from canary_mlflow.ledger.chain import Row, signed  # noqa: E402
 from canary_mlflow.ledger.keys import key_folder, load_signer  # noqa: E402
-from canary_mlflow.ledger.rows import Row, signed  # noqa: E402
 from canary_mlflow.ledger.table import LEDGER  # noqa: E402
 from canary_mlflow.registry.acts.by_hand import bless  # noqa: E402
 from canary_mlflow.registry.judging import gatekeeper  # noqa: E402

@@ -65,7 +65,7 @@ def session(folder: Path, words: list[str]) -> Session:
 def spreads(folder: Path) -> dict[str, float]:
     """Between-run standard deviation of log IQM, by metric."""
     sys.path.insert(0, str(ROOT))
-    from canary_mlflow.gates.model.summaries import SUMMARIES
+    from canary_mlflow.gates.model.records import SUMMARIES
     from canary_mlflow.tracking.reading.histories import read_runs
     from canary_mlflow.tracking.stores.store import experiment_id, prepare_store
 

@@ -84,7 +84,7 @@ def gate(
     PASS or bootstrap, 1 BLOCK, 3 INCONCLUSIVE. Raises NoSuchModel, NoSuchVersion, UsageError, BaselineMoved, Refused,
     NoSource, StoreError.
     """
-    from canary_mlflow.analysis.publishing import publish_study
+    from canary_mlflow.analysis.reading import publish_study
     from canary_mlflow.registry.judging.gatekeeper import gate as judge_version
     from canary_mlflow.registry.policies.asked import file_of, policy_for
     from canary_mlflow.tracking.stores.store import existing_store

@@ -14,9 +14,8 @@ from canary_mlflow.gates.evidence.readings import Reading, harm_scale, read
 from canary_mlflow.gates.judge import judge
 from canary_mlflow.gates.model.policy import KnownPrior, KnownPriors, Policy
 from canary_mlflow.gates.model.priors import LEAST_SPREAD, Prior, learn_prior
-from canary_mlflow.gates.model.records import Run, Version
+from canary_mlflow.gates.model.records import Run, Values, Version
 from canary_mlflow.gates.model.rules import MetricRule, Role
-from canary_mlflow.gates.model.summaries import Values
 from canary_mlflow.gates.model.verdict import Outcome
 
 UPPER = 0.9  # confidence of a spread's upper bound

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from canary_mlflow.gates.evidence.clocks import pair
-from canary_mlflow.gates.facts.check import fact_check, facts_only, unrecorded, what_differs
-from canary_mlflow.gates.facts.differences import CONFIGURATION, HARDWARE
+from canary_mlflow.gates.facts.check import CONFIGURATION, HARDWARE, fact_check, facts_only, unrecorded, what_differs
 from canary_mlflow.gates.facts.exact import FACTS
 from canary_mlflow.gates.facts.work import work_note
 from canary_mlflow.gates.hard.hard_gates import hard_checks

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from canary_mlflow.gates.facts.exact import DRIFT, FROZEN
 from canary_mlflow.gates.model.bound import Bound, bound_of_sides
-from canary_mlflow.gates.model.records import Run
-from canary_mlflow.gates.model.summaries import Values
+from canary_mlflow.gates.model.records import Run, Values
 
 WARMUP = 5
 """First steps, which no level includes."""

@@ -12,10 +12,9 @@ from canary_mlflow.gates.evidence.clocks import SURROUNDINGS, Pairs
 from canary_mlflow.gates.evidence.readings import TOO_SHORT, read
 from canary_mlflow.gates.evidence.rewards import parts_of
 from canary_mlflow.gates.model.policy import Policy
-from canary_mlflow.gates.model.records import Run, Version
+from canary_mlflow.gates.model.records import SUMMARIES, Run, Version
 from canary_mlflow.gates.model.rules import MetricRule, Role, Worse
 from canary_mlflow.gates.model.sides import Side, baseline_side, candidate_side, conditions
-from canary_mlflow.gates.model.summaries import SUMMARIES
 from canary_mlflow.gates.model.verdict import Check, CheckOutcome, Evidence, ReasonCode, Standing, check_of, undecided
 from canary_mlflow.gates.model.wording import change, counted, limit, p_value, quantity
 from canary_mlflow.gates.stats.comparisons import Comparison

@@ -25,8 +25,8 @@ from canary_mlflow.gates.model.fields import (
 from canary_mlflow.gates.model.metrics import METRICS, RECORDINGS, USUAL, Metric
 from canary_mlflow.gates.model.paradigm import Paradigm
 from canary_mlflow.gates.model.policy import Conditional, KnownPrior, Overlay, Policy
+from canary_mlflow.gates.model.records import SUMMARIES
 from canary_mlflow.gates.model.rules import MetricRule, Role, Scale, Worse
-from canary_mlflow.gates.model.summaries import SUMMARIES
 
 INFERRED: Mapping[str, type[Paradigm] | type[Bound]] = {"paradigm": Paradigm, "bound": Bound}
 """Facts that follow from others, with the values that they have."""

@@ -27,9 +27,8 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 from mlflow.store.model_registry.sqlalchemy_store import SqlAlchemyStore
 
-from canary_mlflow.ledger.chain import damages
+from canary_mlflow.ledger.chain import Kind, damages
 from canary_mlflow.ledger.keys import key_folder, load_public, public_files
-from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.registry.acts.by_hand import override
 from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.guard.binding import bind

@@ -16,7 +16,7 @@ from canary_mlflow.ledger.chain import damages
 from canary_mlflow.ledger.install import install
 from canary_mlflow.ledger.keys import trusted
 from canary_mlflow.ledger.table import LEDGER, METADATA
-from canary_mlflow.ledger.witness import Head, against_witness
+from canary_mlflow.ledger.writing import Head, against_witness
 from canary_mlflow.policies import content_of, load_policy
 from canary_mlflow.registry.audit import against_store
 from canary_mlflow.registry.backends import registry_of

@@ -11,10 +11,9 @@ from guard_scene import Scene, tables
 from sqlalchemy import Engine
 
 from canary_mlflow.ledger import table, triggers
-from canary_mlflow.ledger.chain import stamp
+from canary_mlflow.ledger.chain import Kind, Record, signed, stamp
 from canary_mlflow.ledger.keys import Signer, handover_text, key_folder, load_signer, publish
 from canary_mlflow.ledger.policy_rows import policy_record
-from canary_mlflow.ledger.rows import Kind, Record, signed
 from canary_mlflow.ledger.succession import REVOKED, ROTATED, TRUSTED, key_record
 from canary_mlflow.policies import content_of
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from canary_mlflow.ledger import chain, table
+from canary_mlflow.ledger.chain import Kind, Record, signed
 from canary_mlflow.ledger.keys import key_folder, load_signer
-from canary_mlflow.ledger.rows import Kind, Record, signed
 
 
 def note(uri: str, model: str) -> None:

@@ -9,7 +9,7 @@ from guard_modes import PASSWORD, Mode, opened
 from mlflow import MlflowClient
 from workplace import Workplace
 
-from canary_mlflow.ledger.rows import Kind
+from canary_mlflow.ledger.chain import Kind
 
 # `test_guard_people.py` and `test_guard_attacks.py` ask the same server every day, without training.
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1200)]

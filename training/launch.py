@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mlflow import MlflowClient
 
-from canary_mlflow.analysis.publishing import publish_study
+from canary_mlflow.analysis.reading import publish_study
 from canary_mlflow.commands.shared import print_decision
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.launching.added_runs import AddedRuns, run_champion

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.gates.model.verdict import verdict_from_dict
-from canary_mlflow.ledger.rows import ReadRow, Row, facts_of
+from canary_mlflow.ledger.chain import ReadRow, Row, facts_of
 from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.reports.decision import Decision, holds_from_list
 

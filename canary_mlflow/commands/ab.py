@@ -66,7 +66,7 @@ def ab(
     --continue keeps the commits, overrides and policy that the session began with; its runs and looks count.
     """
     ctx.with_resource(unwinding())
-    from canary_mlflow.analysis.publishing import publish_study
+    from canary_mlflow.analysis.reading import publish_study
     from canary_mlflow.installation import require_training_stack
     from canary_mlflow.launching import continuing, revisions
     from canary_mlflow.launching.cluster import runner_at

@@ -15,9 +15,8 @@ from canary_mlflow.loading import without_collecting
 from canary_mlflow.shown import echo
 
 if TYPE_CHECKING:
-    from canary_mlflow.ledger.chain import Damage
+    from canary_mlflow.ledger.chain import Damage, Row
     from canary_mlflow.ledger.keys import PublicKeys
-    from canary_mlflow.ledger.rows import Row
 
 BROKEN = 1
 
@@ -55,7 +54,7 @@ def verify(
     """
     from canary_mlflow.ledger.chain import damages, jumps
     from canary_mlflow.ledger.keys import STRANGER, load_public, trusted
-    from canary_mlflow.ledger.witness import against_witness, read_heads
+    from canary_mlflow.ledger.writing import against_witness, read_heads
     from canary_mlflow.registry.audit import against_store
     from canary_mlflow.registry.guard.reader import reader_of
     from canary_mlflow.registry.policies.audited import policy_damages
@@ -94,7 +93,7 @@ def verify(
 
 def began_alone(rows: Sequence[Row]) -> Iterator[str]:
     """Keys that no other key vouched for when they came, with the reason why they are trusted."""
-    from canary_mlflow.ledger.rows import Kind, facts_of
+    from canary_mlflow.ledger.chain import Kind, facts_of
     from canary_mlflow.ledger.succession import TRUSTED
 
     for row in rows:
@@ -117,7 +116,7 @@ def exported(file: Path) -> list[Row]:
 
 def keys_of_file(keys: PublicKeys, rows: Sequence[Row]) -> PublicKeys:
     """The trusted keys with what the rows of a file say about them."""
-    from canary_mlflow.ledger.rows import Kind
+    from canary_mlflow.ledger.chain import Kind
     from canary_mlflow.ledger.succession import with_rows
 
     first: dict[str, int] = {}
@@ -137,9 +136,9 @@ workspace_option = click.option(
 @store_option
 def log(model: str, workspace: str | None, tracking_uri: str | None) -> None:
     """List every row about MODEL, oldest first, and those that set a policy for it."""
+    from canary_mlflow.ledger.chain import Kind
     from canary_mlflow.ledger.champions import line, several_places
     from canary_mlflow.ledger.policy_rows import matches, pattern_of
-    from canary_mlflow.ledger.rows import Kind
     from canary_mlflow.registry.guard.reader import reader_of
 
     rows = rows_of(tracking_uri, model, workspace)

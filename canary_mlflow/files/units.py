@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
 
-from canary_mlflow.gates.model.summaries import Values
+from canary_mlflow.gates.model.records import Values
 
 _SECONDS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "second": 1.0, "min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0}
 _RATES = {

@@ -1,22 +1,242 @@
-"""Checks that the ledger is what was written, and when. Needs only the rows and the public keys.
+"""The rows of the ledger, and the checks that they are what was written, and when. Needs only rows and public keys.
 
-Time in rows never goes back: a row has its `time`, never earlier than that of the previous row, whatever the writer's
-clock says. If the clock was behind, the row has the previous row's time, and the clock's own as `clock`.
+A row is a record, a pointer to the row before it, a digest over both, and a signature over the digest. Time in rows
+never goes back: a row has its `time`, never earlier than that of the previous row, whatever the writer's clock says. If
+the clock was behind, the row has the previous row's time, and the clock's own as `clock`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
-from canary_mlflow.errors import UsageError
+from pydantic_core import from_json
+
+from canary_mlflow.errors import CanaryError, UsageError
 from canary_mlflow.files.documents import parse_json
-from canary_mlflow.ledger.keys import PublicKeys
-from canary_mlflow.ledger.rows import FIRST, Row, faults
+from canary_mlflow.ledger.keys import STRANGER, PublicKeys, Signer
+
+
+def canonical(value: Mapping[str, Any]) -> str:
+    """JSON with sorted keys, no spaces, ASCII only. Raises ValueError for NaN and infinity, which JSON does not
+    have."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def digest(value: Mapping[str, Any]) -> str:
+    """sha256 of the canonical spelling, in hex."""
+    return text_digest(canonical(value))
+
+
+def text_digest(text: str) -> str:
+    """sha256 of a text as UTF-8, in hex; a lone surrogate, which no canonical text holds, still gets a digest."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+FIRST = "0" * 64  # what the first row has as the digest of the previous row
+COLUMNS = ("seq", "kind", "workspace", "model", "version", "version_created", "alias", "word", "grants", "moves")
+COLUMNS_FIRST = ""  # the key under which a body repeats the columns; it sorts first, so they are checked unparsed
+PURPOSE = "canary-mlflow ledger row "  # so that a signature made for another purpose is not one over a row
+
+
+class Kind(StrEnum):
+    """What a row records."""
+
+    VERDICT = "verdict"  # the gate has judged
+    BOOTSTRAP = "bootstrap"  # first champion of a model, by policy
+    BLESS = "bless"  # made champion by hand, with a reason
+    OVERRIDE = "override"  # the same over a BLOCK, by somebody who is allowed to
+    ROLLBACK = "rollback"  # back to the former champion
+    SESSION = "session"  # runs begin, have ended, or were added; about no version, its alias is the session's id
+    SEAL = "seal"  # what a new version consists of; about no alias
+    ADOPT = "adopt"  # held an alias before the ledger knew of it, and still does
+    UNINSTALL = "uninstall"  # the triggers were removed; about no version
+    FACTS = "facts"  # facts of a version that differ from the champion's are accepted; about no alias
+    PRUNE = "prune"  # the files of a version are given up to free their space; about no alias
+    PROMOTION = "promotion"  # an alias moved later, on the strength of a verdict recorded before
+    POLICY = "policy"  # the policy for the models that match a pattern, from here on; about no model
+    REQUEST = "request"  # somebody asks for an override that a second person must carry out; about no alias
+    KEY = "key"  # which keys may sign from here on; about no model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What a row says, before it has a place in the chain.
+
+    `version_created`: the version's creation time, milliseconds since 1970; a new version under an old number differs.
+    `word`: what the version's tag `canary.verdict` shows. `grants`: the version may hold `alias`. `moves`: from this
+    row on, the alias names the version. `facts`: everything else, as plain JSON values. A row of a session
+    has version 0 and, as `alias`, the session's id.
+    """
+
+    kind: Kind
+    word: str
+    facts: Mapping[str, Any]
+    workspace: str = "default"
+    model: str = ""
+    version: int = 0
+    version_created: int = 0
+    alias: str = ""
+    grants: bool = False
+    moves: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A row as it is stored. `body` is the canonical JSON that was signed; the columns before it repeat parts of it."""
+
+    seq: int
+    kind: str
+    workspace: str
+    model: str
+    version: int
+    version_created: int
+    alias: str
+    word: str
+    grants: int
+    moves: int
+    body: str
+    digest: str
+    key_id: str
+    signature: str
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The body as values; empty if it is not a JSON object, which `faults` reports."""
+        return facts_of(self) or {}
+
+    @cached_property
+    def moments(self) -> tuple[Any, Any] | None:
+        """The body's `time` and `clock`, with None for a missing one; None for an unreadable body. Cached, as an audit
+        asks twice, and reading a body is half of a row's cost."""
+        facts = self.facts
+        return (facts.get("time"), facts.get("clock")) if facts else None
+
+    @property
+    def head(self) -> str:
+        """`SEQ:DIGEST`, to be kept elsewhere: a chain that ends before it has lost rows."""
+        return f"{self.seq}:{self.digest}"
+
+
+def signed(record: Record, after: Row | None, signer: Signer) -> Row:
+    """The record as a signed row that follows `after` (None: as the first row)."""
+    place = {"seq": 1 if after is None else after.seq + 1, "previous": FIRST if after is None else after.digest}
+    columns: dict[str, Any] = {
+        "kind": str(record.kind),
+        "workspace": record.workspace,
+        "model": record.model,
+        "version": record.version,
+        "version_created": record.version_created,
+        "alias": record.alias,
+        "word": record.word,
+        "grants": int(record.grants),
+        "moves": int(record.moves),
+    }
+    body = canonical({**record.facts, COLUMNS_FIRST: {**columns, **place, "key": signer.key_id}})
+    found = text_digest(body)
+    return Row(
+        seq=place["seq"],  # type: ignore[arg-type]  # `place` holds an int and a str
+        **columns,
+        body=body,
+        digest=found,
+        key_id=signer.key_id,
+        signature=signer.sign(PURPOSE + found),
+    )
+
+
+def facts_of(row: Row) -> dict[str, Any] | None:
+    """The body as values; None if it is not a JSON object. Uses pydantic's parser, which comes with MLflow and takes
+    half the time of Python's own."""
+    try:
+        try:
+            found = from_json(row.body)
+        except ValueError:  # pydantic refuses a lone surrogate, which a name may contain
+            found = json.loads(row.body)
+    except (ValueError, RecursionError):
+        return None
+    return flat(found) if isinstance(found, dict) else None
+
+
+def flat(body: dict[str, Any]) -> dict[str, Any]:
+    """Everything that a body says, in one mapping. Old bodies, from before the columns came first, are already flat."""
+    columns = body.pop(COLUMNS_FIRST, None)
+    return {**body, **columns} if isinstance(columns, dict) else body
+
+
+def faults(row: Row, previous: str | None, keys: PublicKeys) -> Iterator[str]:
+    """What is wrong with one row, in words. `previous`: the digest of the previous row (None: not known)."""
+    whole = text_digest(row.body) == row.digest
+    if not whole:
+        yield "its text does not match the digest stored with it"
+    signature = PURPOSE + row.digest, row.signature
+    if problem := keys.refusal(row.key_id, *signature) or keys.out_of_time(row.key_id, row.seq):
+        yield problem
+    columns = {name: getattr(row, name) for name in COLUMNS}
+    if (
+        whole
+        and previous is not None
+        and row.body.startswith(beginning({**columns, "previous": previous, "key": row.key_id}))
+    ):
+        return  # true for most rows, whose text need not be parsed
+    facts = facts_of(row)
+    if facts is None:
+        yield "its text is not a JSON object"
+        return
+    different = [name for name in COLUMNS if facts.get(name) != columns[name]]
+    if facts.get("key") != row.key_id:
+        different.append("key_id")
+    if different:
+        yield f"its columns differ from its signed text: {', '.join(different)}"
+    if previous is not None and facts.get("previous") != previous:
+        yield "it does not follow the row before it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadRow:
+    """A row with what is wrong with it, by the keys that this machine trusts."""
+
+    row: Row
+    problems: Sequence[str]
+
+    @property
+    def stranger(self) -> bool:
+        """Whether the only problem is that this machine does not know the key."""
+        return len(self.problems) == 1 and STRANGER in self.problems[0]
+
+
+def checked(rows: Iterable[tuple[Row, str | None]], keys: Callable[[], PublicKeys]) -> list[ReadRow]:
+    """Each row checked by the keys and the digest of the row before it; None where that is not known here."""
+    try:
+        known = keys()
+    except (CanaryError, OSError) as error:
+        said = [f"the trusted keys cannot be read: {error}"]
+        return [ReadRow(row=row, problems=said) for row, _ in rows]
+    return [ReadRow(row=row, problems=list(faults(row, before, known))) for row, before in rows]
+
+
+def holds(row: Row, keys: PublicKeys) -> bool:
+    """Whether a trusted key signed the row, whatever comes before it."""
+    return next(faults(row, None, keys), None) is None
+
+
+def refuse_broken(row: Row, keys: PublicKeys, what: str) -> None:
+    """Raise UsageError for a row that no trusted key signed, or that was changed. `what`: it is, with a comma."""
+    for fault in faults(row, None, keys):
+        raise UsageError(
+            f"{what} row {row.seq} of the ledger: {fault}; expected a row that holds; see: canary audit verify"
+        )
+
+
+def beginning(columns: Mapping[str, Any]) -> str:
+    """The beginning of a row's text: the empty name sorts before all others."""
+    return f'{{"{COLUMNS_FIRST}":{canonical(columns)}'
 
 
 @dataclass(frozen=True, kw_only=True)

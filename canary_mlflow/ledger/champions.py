@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.gates.model.wording import counted
-from canary_mlflow.ledger.chain import settled
-from canary_mlflow.ledger.rows import Kind, Row, facts_of
+from canary_mlflow.ledger.chain import Kind, Row, facts_of, settled
 
 DAY = len("2026-11-21")
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from canary_mlflow.ledger.chain import Kind, Record, Row, digest
 from canary_mlflow.ledger.install import Guarded
-from canary_mlflow.ledger.rows import Kind, Record, Row, digest
 
 
 def policy_record(pattern: str, content: Mapping[str, Any], reason: str, actor: str) -> Record:

@@ -20,8 +20,8 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from canary_mlflow.ledger.chain import PURPOSE, Kind, Record, Row, facts_of
 from canary_mlflow.ledger.keys import End, PublicKeys, handover_text, key_id_of
-from canary_mlflow.ledger.rows import PURPOSE, Kind, Record, Row, facts_of
 
 TRUSTED, ROTATED, REVOKED = "trusted", "rotated", "revoked"
 VOID = "it is without effect: "  # the beginning of the message on a row that its key was not entitled to write

@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from canary_mlflow.ledger.rows import Kind, Row
+from canary_mlflow.ledger.chain import Kind, Row
 
 # Not MLflow's Base.metadata: MLflow compares that with the tables it expects.
 METADATA = sa.MetaData()

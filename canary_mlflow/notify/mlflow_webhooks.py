@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from canary_mlflow.errors import one_line
 
 if TYPE_CHECKING:
-    from canary_mlflow.ledger.rows import Row
+    from canary_mlflow.ledger.chain import Row
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchModel, Refused
 from canary_mlflow.ledger import table
+from canary_mlflow.ledger.chain import Kind, Row
 from canary_mlflow.ledger.policy_rows import said_by
-from canary_mlflow.ledger.rows import Kind, Row
 from canary_mlflow.pages.requests import argument, as_answer, readers, registry_database, rendered, runs_database
 from canary_mlflow.registry.versions import CHAMPION
 from canary_mlflow.registry.workspaces import active_workspace

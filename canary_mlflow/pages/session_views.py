@@ -1,4 +1,8 @@
-"""The routes of a session and of several compared: pages, curves, clocks, CSV; and what a word in an address names."""
+"""The routes of a session and of several compared: pages, curves, clocks, CSV, the answers of its runs beside the
+champion's; and what a word in an address names.
+
+Answers are read from the runs' own folders and never fetched.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchRun, NoSuchVersion, UsageError
-from canary_mlflow.pages.answers import answers_of
-from canary_mlflow.pages.comparison import earlier_than, gate_would_say
+from canary_mlflow.files.source import read_bytes
 from canary_mlflow.pages.curves import clocks_of, csv_lines, middle, strips_of
 from canary_mlflow.pages.models import is_model, session_of, version_behind
 from canary_mlflow.pages.requests import (
     argument,
     as_answer,
+    folder_of,
     readable,
     readers,
     registry_database,
@@ -27,6 +31,8 @@ from canary_mlflow.pages.session import (
     SIDES,
     SessionPage,
     curves_of,
+    earlier_than,
+    gate_would_say,
     grid_of,
     name_of,
     newest,
@@ -40,9 +46,69 @@ from canary_mlflow.reports.charts import GIVEN
 from canary_mlflow.reports.view import view_of
 from canary_mlflow.tracking.reading.database import find_run, named_like, read_facts
 from canary_mlflow.tracking.reading.facts import RunFacts, count
+from canary_mlflow.tracking.reading.samples import FILE, MOST_BYTES, Answer, read
 
 if TYPE_CHECKING:
     from flask import Response
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """One fixed prompt: the first and the last answer of the run, and the champion's last, each with its name."""
+
+    prompt: str
+    answers: Sequence[tuple[str, Answer]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """One run's answers: to fixed prompts, and the best and worst by reward at the last step that has some."""
+
+    name: str
+    fixed: Sequence[Asked]
+    worst: Sequence[Answer]
+    best: Sequence[Answer]
+
+
+def answers_of(runs: Sequence[tuple[str, RunFacts]], champion: Sequence[RunFacts]) -> list[Answers]:
+    """The answers of each (name, run) that has a table; a table that cannot be read is left out."""
+    theirs = next((found for run in champion if (found := table(run))), [])
+    last = {one.prompt: one for one in theirs if one.kind == "fixed"}
+    made = []
+    for name, run in runs:
+        if not (found := table(run)):
+            continue
+        fixed: dict[str, list[Answer]] = {}
+        for one in found:
+            if one.kind == "fixed":
+                fixed.setdefault(one.prompt, []).append(one)
+        asked = [Asked(prompt=prompt, answers=spread(own, last.get(prompt))) for prompt, own in fixed.items()]
+        made.append(Answers(name=name, fixed=asked, worst=latest(found, "worst"), best=latest(found, "best")))
+    return made
+
+
+def spread(own: Sequence[Answer], champion: Answer | None) -> list[tuple[str, Answer]]:
+    """(name, answer) of the first and the last, or one if they are of the same step, and of the champion's if any."""
+    ends = own[:1] if own[0].step == own[-1].step else (own[0], own[-1])
+    return [*((f"step {one.step}", one) for one in ends), *([("champion", champion)] if champion else [])]
+
+
+def latest(found: Sequence[Answer], kind: str) -> list[Answer]:
+    """The answers of this kind at the last step that has some, the lowest reward first."""
+    some = [one for one in found if one.kind == kind]
+    return sorted((one for one in some if one.step == some[-1].step), key=lambda one: one.reward or 0.0)
+
+
+def table(run: RunFacts) -> list[Answer]:
+    """A run's table of samples; empty if it has none that this server can read."""
+    folder = folder_of(run)
+    if folder is None:
+        return []
+    try:
+        return read(read_bytes(folder / FILE, 2 * MOST_BYTES, within=folder).decode("utf-8", "replace"), FILE)
+    except (OSError, ValueError, UsageError):
+        return []
+
 
 ASKED = 20  # series that one request may name
 LONGEST = 300  # characters of a word that names a session

@@ -19,8 +19,8 @@ from canary_mlflow.gates.model.verdict import Outcome, Verdict
 from canary_mlflow.gates.parser import parse_policy
 from canary_mlflow.gates.watch.warning import Level
 from canary_mlflow.ledger import table
+from canary_mlflow.ledger.chain import FIRST, ReadRow, Row, checked
 from canary_mlflow.ledger.policy_rows import said_by
-from canary_mlflow.ledger.rows import FIRST, ReadRow, Row, checked
 from canary_mlflow.ledger.writing import keys_in
 from canary_mlflow.pages.models import read_champions, session_of, versions_of
 from canary_mlflow.pages.requests import (

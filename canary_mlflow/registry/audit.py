@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from canary_mlflow.errors import CanaryError, UsageError
-from canary_mlflow.ledger.chain import Damage
+from canary_mlflow.ledger.chain import Damage, Kind, Row
 from canary_mlflow.ledger.install import missing_triggers
-from canary_mlflow.ledger.rows import Kind, Row
 from canary_mlflow.ledger.triggers import sources
 from canary_mlflow.registry.acts.act import DONE
 from canary_mlflow.registry.guard.binding import changes, digest_of_all, file_digests, files_at, run_digests

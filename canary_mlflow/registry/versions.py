@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchModel, NoSuchVersion
 from canary_mlflow.gates.model.wording import listed
-from canary_mlflow.ledger.rows import Kind, Row
+from canary_mlflow.ledger.chain import Kind, Row
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

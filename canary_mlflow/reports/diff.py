@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from canary_mlflow.gates.facts.check import said
-from canary_mlflow.gates.facts.differences import GROUPS, differences, missing
+from canary_mlflow.gates.facts.check import GROUPS, differences, missing, said
 from canary_mlflow.gates.facts.exact import FACTS
 from canary_mlflow.gates.facts.work import WorkDiff, beyond, comparable, compare_work
 from canary_mlflow.gates.model.records import Version

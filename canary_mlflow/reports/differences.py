@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from canary_mlflow.gates.facts.check import said
-from canary_mlflow.gates.facts.differences import CODE, CONFIGURATION, PACKAGES, WORKLOAD, missing
+from canary_mlflow.gates.facts.check import CODE, CONFIGURATION, PACKAGES, WORKLOAD, missing, said
 from canary_mlflow.gates.facts.exact import FACTS, bare
 from canary_mlflow.gates.facts.regressions import may_explain
 from canary_mlflow.gates.model.verdict import Difference, Outcome, Verdict

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from flask import Flask
     from mlflow import MlflowClient
 
-    from canary_mlflow.ledger.rows import Row
+    from canary_mlflow.ledger.chain import Row
     from canary_mlflow.registry.backends.database import Database
 
 VERDICT = Shape(required=("model", "version"), optional=("promote", "policy", "by_plan"))

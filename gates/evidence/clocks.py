@@ -16,10 +16,9 @@ from statistics import median
 import numpy as np
 
 from canary_mlflow.gates.model.policy import FreshBaseline, Policy
-from canary_mlflow.gates.model.records import Run, Version
+from canary_mlflow.gates.model.records import SUMMARIES, Run, Version
 from canary_mlflow.gates.model.rules import MetricRule
 from canary_mlflow.gates.model.sides import Side, baseline_side
-from canary_mlflow.gates.model.summaries import SUMMARIES
 from canary_mlflow.gates.model.wording import quantity
 from canary_mlflow.gates.stats.power import LEAST_TO_BLOCK
 

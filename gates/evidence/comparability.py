@@ -10,9 +10,8 @@ from statistics import median
 import numpy as np
 
 from canary_mlflow.gates.evidence.readings import HarmScale, Reading
-from canary_mlflow.gates.model.records import EDGE, Run, Series
+from canary_mlflow.gates.model.records import EDGE, SUMMARIES, Run, Series, iqm
 from canary_mlflow.gates.model.rules import MetricRule, Worse
-from canary_mlflow.gates.model.summaries import SUMMARIES, iqm
 from canary_mlflow.gates.model.wording import quantity
 
 MOST_MIB = 1e7

@@ -13,9 +13,8 @@ from canary_mlflow.gates.hard.crashes import crashes
 from canary_mlflow.gates.model.metrics import metrics_with
 from canary_mlflow.gates.model.paradigm import Paradigm, paradigm_of
 from canary_mlflow.gates.model.policy import Policy
-from canary_mlflow.gates.model.records import WITHIN_NOISE, Run, Version
+from canary_mlflow.gates.model.records import WITHIN_NOISE, Run, Values, Version, iqm
 from canary_mlflow.gates.model.sides import CRASHES, Side, as_a_candidate
-from canary_mlflow.gates.model.summaries import Values, iqm
 from canary_mlflow.gates.model.verdict import Check, CheckOutcome, ReasonCode, hard_check, open_check
 from canary_mlflow.gates.model.wording import counted, figure, listed
 

@@ -23,8 +23,8 @@ from canary_mlflow.gates.model.fields import (
 )
 from canary_mlflow.gates.model.paradigm import paradigm_of
 from canary_mlflow.gates.model.priors import SHIPPED_DF, Prior
+from canary_mlflow.gates.model.records import SUMMARIES
 from canary_mlflow.gates.model.rules import MetricRule, Scale
-from canary_mlflow.gates.model.summaries import SUMMARIES
 
 
 class FreshBaseline(StrEnum):

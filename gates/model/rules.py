@@ -10,8 +10,7 @@ from typing import Annotated
 from canary_mlflow.gates.model.fields import choice, flag, number, one_of, optional
 from canary_mlflow.gates.model.metrics import METRICS, Metric
 from canary_mlflow.gates.model.priors import LEAST_SPREAD
-from canary_mlflow.gates.model.records import Run, Series
-from canary_mlflow.gates.model.summaries import SUMMARIES
+from canary_mlflow.gates.model.records import SUMMARIES, Run, Series
 
 LARGEST_LOG = 700.0  # exp of it still is a float
 LOGGED = "trl/"

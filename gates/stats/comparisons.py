@@ -17,7 +17,7 @@ import numpy as np
 import scipy
 
 from canary_mlflow.gates.model.priors import Prior
-from canary_mlflow.gates.model.summaries import Values
+from canary_mlflow.gates.model.records import Values
 
 
 @dataclass(frozen=True, kw_only=True)

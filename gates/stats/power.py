@@ -12,8 +12,8 @@ import scipy
 
 from canary_mlflow.gates.model.policy import Policy
 from canary_mlflow.gates.model.priors import Prior
+from canary_mlflow.gates.model.records import Values
 from canary_mlflow.gates.model.rules import MetricRule, Role, Worse
-from canary_mlflow.gates.model.summaries import Values
 from canary_mlflow.gates.stats.comparisons import Comparison, Design, Spread, compare
 
 LEAST_TO_BLOCK = 2

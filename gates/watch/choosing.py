@@ -7,11 +7,18 @@ from dataclasses import dataclass, field, replace
 
 from canary_mlflow.gates.watch.drift import KINDS, WORK, Drift, Growth, Work
 from canary_mlflow.gates.watch.facts import Capped, FirstLoss, Grown, NonFinite, Shrunk, ZeroLoss
-from canary_mlflow.gates.watch.learning import Flat, Gradients, NoGainInReward, StaysZero
+from canary_mlflow.gates.watch.learning import (
+    Displacement,
+    Flat,
+    Gradients,
+    NoGainInReward,
+    NoSpread,
+    Progress,
+    StaysZero,
+)
 from canary_mlflow.gates.watch.limits import Band, BandDeviation, Ceiling
 from canary_mlflow.gates.watch.loss import EvalRise, LossRise, RewardFall
 from canary_mlflow.gates.watch.policy import WatchPolicy
-from canary_mlflow.gates.watch.together import Displacement, NoSpread, Progress
 from canary_mlflow.gates.watch.warning import Detector, Level
 
 _NONFINITE = {

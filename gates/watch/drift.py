@@ -10,8 +10,8 @@ from statistics import fmean, median
 from canary_mlflow.gates.model.metrics import METRICS
 from canary_mlflow.gates.model.rules import Scale
 from canary_mlflow.gates.model.wording import figure, quantity
+from canary_mlflow.gates.watch.learning import MEAN_TO_SD
 from canary_mlflow.gates.watch.policy import DriftRules, GrowthRules, Harm, RowRules, StreamRule
-from canary_mlflow.gates.watch.together import MEAN_TO_SD
 from canary_mlflow.gates.watch.warning import Detection, Detector, Level
 
 _LOG_SD = 0.02  # a stream steadier than 2 % is watched as if it varied by that much

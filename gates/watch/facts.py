@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Mapping
 
 from canary_mlflow.gates.model.wording import figure
+from canary_mlflow.gates.watch.learning import Progress
 from canary_mlflow.gates.watch.policy import FactRules
-from canary_mlflow.gates.watch.together import Progress
 from canary_mlflow.gates.watch.warning import Detection, Detector, Level
 
 _FIRST_LOSSES = (0.5, math.log(2), 1.0)  # KTO's; DPO's and what is like it; a hinge's

@@ -8,9 +8,8 @@ from collections import deque
 from itertools import pairwise
 
 from canary_mlflow.gates.model.wording import figure
-from canary_mlflow.gates.watch.learning import fell
+from canary_mlflow.gates.watch.learning import DIFF_TO_SD, Progress, fell
 from canary_mlflow.gates.watch.policy import GainRules, RowRules, StreamRule
-from canary_mlflow.gates.watch.together import DIFF_TO_SD, Progress
 from canary_mlflow.gates.watch.warning import Detection, Detector, Level
 
 _TURN_TO_SD = DIFF_TO_SD / math.sqrt(3)  # the same for second differences of independent values

@@ -9,10 +9,10 @@ from canary_mlflow.gates.model.paradigm import Paradigm, named_paradigm, recorde
 from canary_mlflow.gates.model.wording import listed
 from canary_mlflow.gates.watch.advice import explain
 from canary_mlflow.gates.watch.choosing import Situation, detectors
+from canary_mlflow.gates.watch.learning import Displacement
 from canary_mlflow.gates.watch.limits import Band
 from canary_mlflow.gates.watch.policy import BEGINNING, OnCritical, RowRules, WatchPolicy
 from canary_mlflow.gates.watch.stages import Stage, is_stage
-from canary_mlflow.gates.watch.together import Displacement
 from canary_mlflow.gates.watch.warning import Detection, Detector, Level, WatchWarning
 
 

@@ -72,7 +72,7 @@ def unpublished() -> Iterator[None]:
     """`canary gate` draws no pictures and writes no page, which takes half of its time, for modules that look at what
     it decides: test_report_command.py, test_ci.py and test_journeys.py look at what it draws."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("canary_mlflow.analysis.publishing.log_study", lambda client, decision, session: None)
+        patch.setattr("canary_mlflow.analysis.reading.log_study", lambda client, decision, session: None)
         yield
 
 

@@ -18,8 +18,8 @@ from mlflow.entities import Metric
 
 from canary_mlflow.cli import canary
 from canary_mlflow.ledger import chain
+from canary_mlflow.ledger.chain import flat
 from canary_mlflow.ledger.keys import key_folder, load_signer
-from canary_mlflow.ledger.rows import flat
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.judging.gatekeeper import gate
 from canary_mlflow.tracking.stores.store import prepare_store

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.ledger.rows import flat
+from canary_mlflow.ledger.chain import flat
 from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.server.answers import public
 from canary_mlflow.server.requests import Query, Shape, parse, query

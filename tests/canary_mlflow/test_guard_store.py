@@ -23,8 +23,8 @@ from mlflow.exceptions import MlflowException
 from canary_mlflow.errors import Refused, UsageError
 from canary_mlflow.gates.model.policy import Policy
 from canary_mlflow.ledger import install
+from canary_mlflow.ledger.chain import Kind
 from canary_mlflow.ledger.keys import key_folder, load_public, load_signer, public_files, publish
-from canary_mlflow.ledger.rows import Kind
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.actors import account
 from canary_mlflow.registry.acts.by_hand import bless, override

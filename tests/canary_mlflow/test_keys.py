@@ -19,8 +19,8 @@ from sqlalchemy.orm import Session
 
 from canary_mlflow.cli import canary
 from canary_mlflow.ledger import keys, table
+from canary_mlflow.ledger.chain import Kind, Record
 from canary_mlflow.ledger.keys import Signer, load_signer, publish
-from canary_mlflow.ledger.rows import Kind, Record
 from canary_mlflow.ledger.succession import REVOKED, ROTATED, TRUSTED, key_record
 from canary_mlflow.ledger.writing import add
 from canary_mlflow.tracking.stores.store import prepare_store

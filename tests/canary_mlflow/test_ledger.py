@@ -18,8 +18,7 @@ from workplace import ROOT
 
 from canary_mlflow.errors import StoreError, UsageError
 from canary_mlflow.ledger import keys, table
-from canary_mlflow.ledger.chain import damages, from_lines, to_line
-from canary_mlflow.ledger.rows import Kind, Record, Row, canonical, signed
+from canary_mlflow.ledger.chain import Kind, Record, Row, canonical, damages, from_lines, signed, to_line
 
 DATA = ROOT / "tests" / "data"
 

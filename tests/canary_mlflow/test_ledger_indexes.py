@@ -12,9 +12,9 @@ from cluster import database
 
 from canary_mlflow.cli import canary
 from canary_mlflow.ledger import table
+from canary_mlflow.ledger.chain import Kind, Record, Row, signed
 from canary_mlflow.ledger.install import missing_indexes
 from canary_mlflow.ledger.keys import key_folder, load_signer
-from canary_mlflow.ledger.rows import Kind, Record, Row, signed
 from canary_mlflow.registry.plugin import guarded_store
 from canary_mlflow.tracking.stores.store import prepare_store
 

@@ -18,7 +18,7 @@ from paged import a_run, last_row, site, text_of
 
 from canary_mlflow.analysis.subject import find_subject
 from canary_mlflow.gates.model.records import Series
-from canary_mlflow.pages import comparison
+from canary_mlflow.pages import session as session_page
 from canary_mlflow.pages.curves import strips_of
 from canary_mlflow.pages.reference import band_of, departure, shipped_rules
 from canary_mlflow.policies import load_policy
@@ -242,7 +242,7 @@ def test_what_cannot_be_judged_says_why(web: Any, recorded: Any, monkeypatch: py
     for one in recorded.children(plain):
         recorded.client.set_tag(one, "canary.workload.tier", "")
     assert "COMPARISON" in said(here, plain)  # the other side has a tier
-    monkeypatch.setattr(comparison, "MOST", 10)
+    monkeypatch.setattr(session_page, "MOST", 10)
     assert f"Not judged here, where it would take too long: canary compare {here} {there}" in said(here, there)
     monkeypatch.undo()
 

@@ -14,9 +14,9 @@ from click.testing import CliRunner, Result
 from canary_mlflow.cli import canary
 from canary_mlflow.errors import Refused, UsageError
 from canary_mlflow.ledger import install, table
+from canary_mlflow.ledger.chain import Kind, Record, signed
 from canary_mlflow.ledger.keys import key_folder, load_signer
 from canary_mlflow.ledger.policy_rows import policy_record
-from canary_mlflow.ledger.rows import Kind, Record, signed
 from canary_mlflow.policies import content_of, load_policy
 from canary_mlflow.registry.acts.act import Request
 from canary_mlflow.registry.acts.by_hand import bless, override

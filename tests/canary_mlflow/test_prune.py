@@ -16,7 +16,7 @@ from tiny_weights import safetensors
 
 from canary_mlflow.cli import canary
 from canary_mlflow.errors import StoreError
-from canary_mlflow.ledger.rows import Kind, Record
+from canary_mlflow.ledger.chain import Kind, Record
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.acts.by_hand import bless
 from canary_mlflow.registry.backends import registry_of
@@ -277,7 +277,7 @@ def test_a_version_that_becomes_champion_meanwhile_keeps_its_files(
 
 def test_only_operators_prune(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     champions(recorded, 4)
-    monkeypatch.setattr("canary_mlflow.registry.guard.guard.Guard.operators", ("ann",))
+    monkeypatch.setattr("canary_mlflow.registry.guard.store.Guard.operators", ("ann",))
     refused = prune(recorded, "--yes")
     assert refused.exit_code == 4
     assert f"files of version 1 of {recorded.model!r}: " in refused.stderr

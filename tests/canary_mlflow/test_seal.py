@@ -14,7 +14,7 @@ from tiny_weights import CUT_OFF, NAN, safetensors
 
 from canary_mlflow.cli import canary
 from canary_mlflow.errors import UsageError
-from canary_mlflow.ledger.rows import Kind
+from canary_mlflow.ledger.chain import Kind
 from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.guard.seal import seal_version
 from canary_mlflow.registry.sessions.registering import register_version

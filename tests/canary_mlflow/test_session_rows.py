@@ -18,7 +18,7 @@ from canary_mlflow.cli import canary
 from canary_mlflow.errors import UsageError
 from canary_mlflow.launching.projects import begin as begin_run
 from canary_mlflow.ledger import table
-from canary_mlflow.ledger.rows import Kind
+from canary_mlflow.ledger.chain import Kind
 from canary_mlflow.policies import content_of
 from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.guard.binding import is_same_run, run_digests
@@ -549,7 +549,7 @@ def test_a_row_that_a_stranger_signed_is_none(guarded: Any, tmp_path: Path, monk
     version = guarded.version()
     with monkeypatch.context() as patch:
         patch.setenv("CANARY_KEYS", str(tmp_path / "keys"))
-        patch.setattr("canary_mlflow.registry.guard.ledgered.let_sign", lambda connection, *_: table.last(connection))
+        patch.setattr("canary_mlflow.registry.guard.store.let_sign", lambda connection, *_: table.last(connection))
         added = guarded.run(session_of(guarded, version), 3, slower=1.0, tags={}, nan_at=None, without=())
         named = {"runs": {added: dict[str, Any]()}}
         append(registry_of(guarded.client), session_of(guarded, version), guarded.model, Word.ADDED, named)

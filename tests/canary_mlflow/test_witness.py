@@ -20,9 +20,9 @@ from click.testing import CliRunner, Result
 from sqlalchemy.orm import Session
 
 from canary_mlflow.cli import canary
-from canary_mlflow.ledger import table, witness
+from canary_mlflow.ledger import table, writing
+from canary_mlflow.ledger.chain import Kind, Record, Row
 from canary_mlflow.ledger.keys import load_signer
-from canary_mlflow.ledger.rows import Kind, Record, Row
 from canary_mlflow.ledger.writing import add, let_sign
 
 
@@ -38,7 +38,7 @@ def row(database: Path, reason: str = "…", *, fails: bool = False) -> Row:
         kind=Kind.VERDICT, model="m", version=1, version_created=0, alias="champion", word="BLOCK", grants=False,
         moves=False, facts={"actor": "ann", "reason": reason, "time": "2026-11-21T10:00:00.000+00:00"},
     )  # fmt: skip
-    signer = load_signer(witness.key_folder())
+    signer = load_signer(writing.key_folder())
     with Session(sa.create_engine(f"sqlite:///{database}")) as session, session.begin():
         table.lock(session)
         found = add(session, record, signer, let_sign(session, signer, "ann"))
@@ -85,7 +85,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_without_a_witness_nothing_is_kept_or_sent(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CANARY_WITNESS", raising=False)
     row(database)
-    assert not (witness.key_folder() / "witness").exists()
+    assert not (writing.key_folder() / "witness").exists()
 
 
 def test_an_end_that_was_cut_and_one_that_was_written_anew_are_named(database: Path, place: Path) -> None:
@@ -169,8 +169,8 @@ def test_a_witness_over_http_that_was_down_hears_of_the_rows_it_missed(
         monkeypatch.setenv("CANARY_WITNESS", address)
         own.status = 503
         missed = [row(database), row(database)]
-        waiting = witness.waiting(address)
-        until(lambda: not any(one.is_alive() for one in witness._senders))
+        waiting = writing.waiting(address)
+        until(lambda: not any(one.is_alive() for one in writing._senders))
         assert own.kept == []
         own.status = 204
         last = row(database)
@@ -195,7 +195,7 @@ def test_a_witness_that_never_answers_keeps_nobody_waiting(database: Path, monke
         monkeypatch.setenv("CANARY_WITNESS", f"http://127.0.0.1:{silent.getsockname()[1]}/")
         for _ in range(3):
             row(database)
-        assert any(one.is_alive() for one in witness._senders)
+        assert any(one.is_alive() for one in writing._senders)
         with sqlite3.connect(database) as base:
             assert base.execute("SELECT count(*) FROM canary_ledger").fetchone() == (3,)
 

@@ -10,12 +10,11 @@ import pytest
 from verdicts import check
 
 from canary_mlflow.gates import CheckOutcome, Outcome, ReasonCode, Run, Version, judge
-from canary_mlflow.gates.facts.check import said
-from canary_mlflow.gates.facts.differences import differences
+from canary_mlflow.gates.facts.check import differences, said
 from canary_mlflow.gates.facts.exact import FACTS, TOKENS, covers
 from canary_mlflow.gates.model.sides import ABSENT
 from canary_mlflow.gates.model.verdict import Difference, verdict_from_dict, verdict_to_dict
-from canary_mlflow.pages.comparison import side_by_side
+from canary_mlflow.pages.session import side_by_side
 
 FACTS_OF = {
     "parameters.trainable": "14080",

@@ -10,7 +10,7 @@ import pytest
 
 from canary_mlflow.gates import CheckOutcome, PolicyError, Role, Series, judge, parse_policy, policy_to_dict
 from canary_mlflow.gates.model.metrics import METRICS
-from canary_mlflow.gates.model.summaries import SUMMARIES
+from canary_mlflow.gates.model.records import SUMMARIES
 
 
 @pytest.fixture

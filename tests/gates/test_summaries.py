@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from canary_mlflow.gates.model.summaries import SUMMARIES, rate
+from canary_mlflow.gates.model.records import SUMMARIES, rate
 
 RAMP = np.arange(1.0, 13.0)  # 1 .. 12
 

@@ -17,7 +17,7 @@ from mlflow import MlflowClient
 from safetensors.torch import load_file, save_file
 from workplace import Workplace
 
-from canary_mlflow.ledger.rows import Kind
+from canary_mlflow.ledger.chain import Kind
 from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.training.algorithms import build
 from canary_mlflow.training.config import CanaryConfig, TrainConfig

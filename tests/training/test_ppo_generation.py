@@ -12,7 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from canary_mlflow.training.errors import InstabilityError, SetupError
 from canary_mlflow.training.ppo.actor_critic import response_logits
 from canary_mlflow.training.ppo.generation import Prompts, SamplingSpec, _fixed_cache, response_mask_of, sample
-from canary_mlflow.training.ppo.loader import Stream, prompt_rows, torch_stream
+from canary_mlflow.training.ppo.trainer import Stream, prompt_rows, torch_stream
 
 CPU = torch.device("cpu")
 TOKENS = 8

@@ -25,8 +25,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Tr
 
 from canary_mlflow.training.errors import InstabilityError, SetupError
 from canary_mlflow.training.ppo.actor_critic import load_actor_critic
-from canary_mlflow.training.ppo.loader import RolloutLoader
-from canary_mlflow.training.ppo.trainer import PPOTrainer
+from canary_mlflow.training.ppo.trainer import PPOTrainer, RolloutLoader
 from canary_mlflow.training.rewards import Answers
 
 PER_ITERATION = {

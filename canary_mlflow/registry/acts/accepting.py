@@ -14,7 +14,7 @@ from canary_mlflow.gates.facts.check import said
 from canary_mlflow.gates.judge import judge
 from canary_mlflow.gates.model.policy import Policy
 from canary_mlflow.gates.model.verdict import Difference, difference_from_dict
-from canary_mlflow.ledger.rows import Kind, Row, holds
+from canary_mlflow.ledger.chain import Kind, Row, holds
 from canary_mlflow.registry.actors import current_actor, given, refuse_stranger
 from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.guard.binding import bind

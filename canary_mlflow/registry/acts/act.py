@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
-from canary_mlflow.ledger.rows import Kind, Row
+from canary_mlflow.ledger.chain import Kind, Row
 from canary_mlflow.reports import markdown
 from canary_mlflow.tags import BASELINE_VERSION, OURS, VERDICT, VERDICT_REASON
 

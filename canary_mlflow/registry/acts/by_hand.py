@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from canary_mlflow import tags
 from canary_mlflow.errors import CanaryError, Refused, UsageError, one_line
+from canary_mlflow.ledger.chain import Kind, Row, holds
 from canary_mlflow.ledger.install import WITH_ROWS
-from canary_mlflow.ledger.rows import Kind, Row, holds
 from canary_mlflow.registry.actors import current_actor, given, refuse_stranger
 from canary_mlflow.registry.acts.act import (
     DONE,

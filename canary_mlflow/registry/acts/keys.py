@@ -11,9 +11,8 @@ from sqlalchemy.orm import Session
 
 from canary_mlflow.errors import CanaryError, Refused, StoreError, UsageError, one_line
 from canary_mlflow.ledger import table
-from canary_mlflow.ledger.chain import stamp
+from canary_mlflow.ledger.chain import Row, stamp
 from canary_mlflow.ledger.keys import Signer, key_folder, load_signer
-from canary_mlflow.ledger.rows import Row
 from canary_mlflow.ledger.succession import REVOKED, TRUSTED, VOID, key_record
 from canary_mlflow.ledger.uris import guarded_uri, is_guarded, plain_uri
 from canary_mlflow.ledger.writing import add, check, keys_in, let_sign

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import Refused, UsageError
-from canary_mlflow.ledger.rows import Kind, Row
+from canary_mlflow.ledger.chain import Kind, Row
 from canary_mlflow.registry.acts.act import Act, act_from
 from canary_mlflow.registry.acts.by_hand import (
     carry_out,

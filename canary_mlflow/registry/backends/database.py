@@ -11,8 +11,8 @@ from filelock import FileLock, Timeout
 
 from canary_mlflow.errors import BaselineMoved, CanaryError, Refused, StoreError
 from canary_mlflow.ledger import table
+from canary_mlflow.ledger.chain import FIRST, Kind, ReadRow, Row, checked, refuse_broken
 from canary_mlflow.ledger.policy_rows import in_force_row
-from canary_mlflow.ledger.rows import FIRST, Kind, ReadRow, Row, checked, refuse_broken
 from canary_mlflow.ledger.writing import keys_in
 from canary_mlflow.registry.backends.registry import Registry
 from canary_mlflow.registry.plugin import guarded_store
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
+    from canary_mlflow.ledger.chain import Record
     from canary_mlflow.ledger.install import Guarded
     from canary_mlflow.ledger.keys import PublicKeys
-    from canary_mlflow.ledger.rows import Record
     from canary_mlflow.registry.guard.order import Order, Standing
     from canary_mlflow.registry.guard.store import GuardedStore
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
     from canary_mlflow.errors import CanaryError
+    from canary_mlflow.ledger.chain import ReadRow, Record, Row
     from canary_mlflow.ledger.install import Guarded
-    from canary_mlflow.ledger.rows import ReadRow, Record, Row
     from canary_mlflow.registry.guard.order import Order, Standing
     from canary_mlflow.registry.policies.in_force import InForce
 

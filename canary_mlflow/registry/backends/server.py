@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from canary_mlflow.errors import BaselineMoved, CanaryError, NoSuchVersion, Refused, StoreError, UsageError, one_line
+from canary_mlflow.ledger.chain import FIRST, ReadRow, Row, checked
 from canary_mlflow.ledger.keys import PublicKeys, trusted
-from canary_mlflow.ledger.rows import FIRST, ReadRow, Row, checked
 from canary_mlflow.ledger.succession import with_rows
 from canary_mlflow.registry.backends.registry import Done
 from canary_mlflow.registry.backends.stock import Stock

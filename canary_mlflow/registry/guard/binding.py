@@ -15,7 +15,7 @@ import numpy as np
 
 from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.files.source import open_regular
-from canary_mlflow.ledger.rows import digest
+from canary_mlflow.ledger.chain import digest
 from canary_mlflow.registry.guard.order import Binding
 from canary_mlflow.registry.guard.origin import behind_server, out_of_reach, server_of
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from canary_mlflow.ledger.rows import Kind
+    from canary_mlflow.ledger.chain import Kind
 
 SOFTWARE = ("canary-mlflow", "mlflow", "numpy", "scipy")
 

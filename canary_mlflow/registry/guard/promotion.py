@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import CanaryError, Refused
 from canary_mlflow.ledger import chain, table
+from canary_mlflow.ledger.chain import Kind, Record, Row, faults, holds
 from canary_mlflow.ledger.keys import Signer, key_folder, load_signer
 from canary_mlflow.ledger.policy_rows import in_force_row
-from canary_mlflow.ledger.rows import Kind, Record, Row, faults, holds
 from canary_mlflow.ledger.writing import add, keys_in, let_sign
 from canary_mlflow.mlflow_internals import writing
 from canary_mlflow.registry.guard import refusals, stored
@@ -19,7 +19,7 @@ from canary_mlflow.registry.policies.in_force import USED
 from canary_mlflow.registry.pruning.pruned import BESIDE, in_words
 
 if TYPE_CHECKING:
-    from canary_mlflow.registry.guard.ledgered import Ledgered
+    from canary_mlflow.registry.guard.store import Ledgered
 
 
 BY_A_POLICY = (Kind.VERDICT, Kind.BOOTSTRAP)

@@ -13,11 +13,11 @@ import sqlalchemy as sa
 from canary_mlflow import tags
 from canary_mlflow.errors import StoreError, UsageError
 from canary_mlflow.ledger import install, table
+from canary_mlflow.ledger.chain import Row
 from canary_mlflow.ledger.keys import PublicKeys
-from canary_mlflow.ledger.rows import Row
 from canary_mlflow.ledger.uris import guarded_uri, is_guarded, plain_uri
 from canary_mlflow.ledger.writing import keys_in
-from canary_mlflow.registry.guard.guard import plain_alias
+from canary_mlflow.registry.guard.store import plain_alias
 from canary_mlflow.tracking.stores.places import sqlite_file, without_password
 from canary_mlflow.tracking.stores.read_only import has_ledger, read_only_uri, reading
 from canary_mlflow.tracking.stores.store import refuse_missing, resolve

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.ledger.rows import Kind, Row
+from canary_mlflow.ledger.chain import Kind, Row
 from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.guard import weights as weight_files

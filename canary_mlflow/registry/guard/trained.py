@@ -26,7 +26,7 @@ from canary_mlflow.tracking.describing.trained import FILE, TYPES, merged_name, 
 if TYPE_CHECKING:
     from mlflow.entities import Run as MlflowRun
 
-    from canary_mlflow.ledger.rows import Row
+    from canary_mlflow.ledger.chain import Row
 
 Record = Mapping[str, Any]
 Numbers = np.ndarray[Any, Any]

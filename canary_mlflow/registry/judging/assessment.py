@@ -1,4 +1,8 @@
-"""Assesses a version: what it is judged on, its past, the verdict, what should follow from it. Nothing is written."""
+"""Assesses a version: what it is judged on, its past, the verdict, what should follow from it. Nothing is written.
+
+Its past includes the anchor: a pinned baseline from which many small steps, each within one margin, cannot drift away
+unseen.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import UsageError
+from canary_mlflow.gates.evidence.clocks import judged_in_pairs
 from canary_mlflow.gates.judge import judge
-from canary_mlflow.gates.model.verdict import Outcome, ReasonCode, open_check
+from canary_mlflow.gates.model.policy import FreshBaseline, Policy
+from canary_mlflow.gates.model.records import Run, Version
+from canary_mlflow.gates.model.verdict import CheckOutcome, Outcome, ReasonCode, Verdict, open_check
 from canary_mlflow.gates.model.wording import listed, sentence_case
 from canary_mlflow.gates.top_up import champion_runs
 from canary_mlflow.registry.acts.accepting import accepted_in
@@ -20,18 +27,17 @@ from canary_mlflow.registry.guard.binding import bind
 from canary_mlflow.registry.guard.loading_code import LOADING, RESUMING
 from canary_mlflow.registry.guard.origin import behind_server, refuse_foreign_evidence, server_of
 from canary_mlflow.registry.guard.seal import EVIDENCE_ONLY, require_seal, unchecked
-from canary_mlflow.registry.judging.anchor import against_anchor, read_anchor
 from canary_mlflow.registry.judging.champion_history import block_notes, history_notes
 from canary_mlflow.registry.judging.eligibility import could_begin, holds_of, only_looked_at
 from canary_mlflow.registry.judging.looks import at_look
 from canary_mlflow.registry.policies.in_force import changed_since, overruled, used
 from canary_mlflow.registry.pruning.pruned import refuse_pruned
 from canary_mlflow.registry.sessions.evidence import Read, refuse_changed_evidence
-from canary_mlflow.registry.sessions.orders import counted, read_sides
+from canary_mlflow.registry.sessions.orders import counted, read_sides, version_with
 from canary_mlflow.registry.sessions.tries import Tries, count
 from canary_mlflow.registry.sessions.weights_check import checked_now
-from canary_mlflow.registry.versions import Weights, find_version, is_evidence_only, seal_of, session_of
-from canary_mlflow.reports.decision import Decision, HeldBy, Hold, barred
+from canary_mlflow.registry.versions import ANCHOR, Weights, find_version, is_evidence_only, seal_of, session_of
+from canary_mlflow.reports.decision import SLOW_DRIFT, Decision, HeldBy, Hold, barred
 from canary_mlflow.reports.links import version_page
 from canary_mlflow.tracking.stores.places import without_password
 from canary_mlflow.tracking.stores.session import minutes_of_runs
@@ -43,11 +49,58 @@ if TYPE_CHECKING:
     from canary_mlflow.gates.model.policy import Policy
     from canary_mlflow.gates.model.records import Version
     from canary_mlflow.gates.model.verdict import Verdict
-    from canary_mlflow.ledger.rows import Row
+    from canary_mlflow.ledger.chain import Row
     from canary_mlflow.registry.backends.registry import Registry
     from canary_mlflow.registry.guard.order import Binding, Standing
     from canary_mlflow.registry.judging.looks import Taken
     from canary_mlflow.registry.policies.in_force import Used
+
+
+def anchor_number(client: MlflowClient, model: str) -> str | None:
+    """The version that the anchor alias names; None if it names none."""
+    number = client.get_registered_model(model).aliases.get(ANCHOR)
+    return None if number is None else str(number)
+
+
+def read_anchor(client: MlflowClient, candidate: Version, verdict: Verdict, champion: str | None) -> Version | None:
+    """The anchor, which a PASS must also be compared with; None if the champion or the candidate is the anchor, if
+    there is none, and for any other verdict."""
+    number = anchor_number(client, candidate.model) if verdict.outcome is Outcome.PASS else None
+    if number is None or number in (champion, candidate.version):
+        return None
+    return version_with(client, candidate.model, number)
+
+
+def against_anchor(policy: Policy, pinned: Version | None, candidate: Version, verdict: Verdict) -> Verdict:
+    """The verdict, with a PASS against the champion turned into a BLOCK if the candidate is worse than the anchor by
+    more than `anchor_margins` times the margins."""
+    if pinned is None:
+        return verdict
+    found = judge(policy, pinned, candidate, anchor=True)
+    blocking = [check for check in found.checks if check.outcome is CheckOutcome.BLOCK]
+    own = [check for check in blocking if check.metric not in foreign_speeds(policy, pinned.runs, candidate.runs)]
+    if not own:
+        wider = f"at {policy.anchor_margins:g} times the margins"
+        said = f"against the anchor, version {pinned.version}, {wider}: {found.outcome}"
+        if blocking:
+            said += f" by {listed([check.metric for check in blocking])}, which is no harm: it was made on another host"
+        return replace(verdict, notes=(*verdict.notes, said))
+    return replace(
+        verdict,
+        outcome=found.outcome,
+        reason_code=found.reason_code,
+        reason=f"{SLOW_DRIFT} (version {pinned.version}): {sentence_case(own[0].reason)}.",
+        checks=(*verdict.checks, *(replace(check, metric=f"{check.metric}, anchor") for check in own)),
+    )
+
+
+def foreign_speeds(policy: Policy, pinned: Sequence[Run], candidate: Sequence[Run]) -> frozenset[str]:
+    """The rules of speed that cannot be judged against the anchor: it was made on other hosts, and the policy judges
+    speed by fresh runs, which an anchor does not have."""
+    before, now = ({run.environment.get("host") for run in side} for side in (pinned, candidate))
+    if policy.looks.fresh_baseline is FreshBaseline.NEVER or before & now:
+        return frozenset()
+    return frozenset(rule.name for rule in policy.rules if judged_in_pairs(rule))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from canary_mlflow.gates.model.verdict import Outcome
 from canary_mlflow.gates.model.wording import change, listed, quantity
 
 if TYPE_CHECKING:
-    from canary_mlflow.ledger.rows import Row
+    from canary_mlflow.ledger.chain import Row
 
 LEAST = 8  # champions; on fewer, noise makes steps as often as changes do
 SEGMENT = 2  # champions on either side of a step

@@ -12,7 +12,7 @@ from canary_mlflow.gates.judge import judge
 from canary_mlflow.gates.model.policy import Policy
 from canary_mlflow.gates.model.records import Version
 from canary_mlflow.gates.model.verdict import verdict_to_dict
-from canary_mlflow.ledger.rows import Kind, digest
+from canary_mlflow.ledger.chain import Kind, digest
 from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.acts.accepting import accepted_facts
 from canary_mlflow.registry.backends import registry_of

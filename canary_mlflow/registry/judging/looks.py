@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
     from mlflow.entities.model_registry import ModelVersion
 
-    from canary_mlflow.ledger.rows import Row
+    from canary_mlflow.ledger.chain import Row
 
 
 LOOK = "look"

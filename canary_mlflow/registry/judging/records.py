@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from canary_mlflow import tags
-from canary_mlflow.gates.model.summaries import SUMMARIES
+from canary_mlflow.gates.model.records import SUMMARIES
 from canary_mlflow.gates.parser import parse_policy
 from canary_mlflow.registry.actors import REASON_LIMIT
 from canary_mlflow.reports import markdown

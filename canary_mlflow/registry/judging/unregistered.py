@@ -15,7 +15,7 @@ from canary_mlflow.registry.acts.accepting import accepted_facts
 from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.evidence import warnings_of
 from canary_mlflow.registry.judging import records
-from canary_mlflow.registry.judging.anchor import against_anchor, read_anchor
+from canary_mlflow.registry.judging.assessment import against_anchor, read_anchor
 from canary_mlflow.registry.sessions.orders import beside_in, counted, session_evidence, version_with
 from canary_mlflow.registry.versions import champion_number
 from canary_mlflow.reports.decision import Decision, Question

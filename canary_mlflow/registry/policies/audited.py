@@ -10,9 +10,8 @@ from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from canary_mlflow.ledger.chain import Damage
+from canary_mlflow.ledger.chain import Damage, Kind, Row, digest
 from canary_mlflow.ledger.policy_rows import in_force_row, said_by
-from canary_mlflow.ledger.rows import Kind, Row, digest
 from canary_mlflow.policies import content_of, policy_names
 from canary_mlflow.registry.acts.act import JUDGED, blocked_by
 from canary_mlflow.registry.policies.in_force import USED, Source, tier_in

@@ -13,8 +13,8 @@ from canary_mlflow.gates import Policy, policy_to_dict
 from canary_mlflow.gates.model.rules import Scale
 from canary_mlflow.gates.model.wording import listed
 from canary_mlflow.gates.notes import OTHER_POLICY
+from canary_mlflow.ledger.chain import Row, digest, faults
 from canary_mlflow.ledger.keys import PublicKeys
-from canary_mlflow.ledger.rows import Row, digest, faults
 from canary_mlflow.policies import content_of, load_policy, policy_from, policy_names
 from canary_mlflow.tracking.stores.session import get_run
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
     from canary_mlflow.gates.model.verdict import Verdict
-    from canary_mlflow.ledger.rows import Row
+    from canary_mlflow.ledger.chain import Row
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchRun
-from canary_mlflow.ledger.rows import Kind, Row
+from canary_mlflow.ledger.chain import Kind, Row
 from canary_mlflow.registry.acts.rollback import former_champion
 from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.pruning.pruned import row_of

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.ledger.rows import Kind, Row, holds
+from canary_mlflow.ledger.chain import Kind, Row, holds
 from canary_mlflow.tags import PRUNED, PRUNED_BY
 
 if TYPE_CHECKING:

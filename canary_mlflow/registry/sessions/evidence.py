@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import NoSuchRun, UsageError
-from canary_mlflow.ledger.rows import Kind, Row, holds
+from canary_mlflow.ledger.chain import Kind, Row, holds
 from canary_mlflow.registry.acts.act import DONE
 from canary_mlflow.registry.guard.binding import is_same_run
 from canary_mlflow.registry.sessions.rows import (

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow import tags
 from canary_mlflow.errors import UsageError
-from canary_mlflow.gates.facts.differences import HARDWARE, recorded
+from canary_mlflow.gates.facts.check import HARDWARE, recorded
 from canary_mlflow.gates.facts.exact import FACTS
 from canary_mlflow.gates.model.records import Run, Version
-from canary_mlflow.ledger.rows import Row
+from canary_mlflow.ledger.chain import Row
 from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.sessions.rows import Word, append, beside_of, moved_to, named_by
 from canary_mlflow.registry.versions import find_version, session_of

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from canary_mlflow import tags
 from canary_mlflow.errors import CanaryError, StoreError, UsageError, one_line
-from canary_mlflow.gates.facts.differences import recipe
-from canary_mlflow.ledger.rows import Kind, Record, Row, digest
+from canary_mlflow.gates.facts.check import recipe
+from canary_mlflow.ledger.chain import Kind, Record, Row, digest
 from canary_mlflow.registry.actors import current_actor
 from canary_mlflow.registry.acts.act import DONE
 from canary_mlflow.registry.backends import registry_of

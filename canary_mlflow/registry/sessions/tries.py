@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from canary_mlflow.gates.facts.differences import UNKNOWN, recipe
+from canary_mlflow.gates.facts.check import UNKNOWN, recipe
 from canary_mlflow.gates.model.policy import Policy
 from canary_mlflow.gates.model.records import Version
 from canary_mlflow.gates.model.sides import candidate_side
 from canary_mlflow.gates.model.verdict import Verdict
 from canary_mlflow.gates.model.wording import counted, listed
-from canary_mlflow.ledger.rows import Kind, Row, digest
+from canary_mlflow.ledger.chain import Kind, Row, digest
 from canary_mlflow.registry.sessions.rows import Word
 
 if TYPE_CHECKING:

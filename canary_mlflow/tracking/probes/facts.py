@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from canary_mlflow.gates.facts.differences import INCIDENTAL
+from canary_mlflow.gates.facts.check import INCIDENTAL
 from canary_mlflow.gates.facts.regressions import LOST
 from canary_mlflow.tracking.describing.data_facts import (
     IGNORED_LABEL,

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import NoSuchRun, StoreError, one_line
-from canary_mlflow.gates.facts.differences import without_addresses
+from canary_mlflow.gates.facts.check import without_addresses
 from canary_mlflow.tags import CELL_NAME, COMPLETED, FAILURE, FAILURE_REASON, PARENT_RUN, ROLE, RUN_NAME, where
 from canary_mlflow.tracking.stores.owner import heartbeat, lease
 from canary_mlflow.tracking.stores.places import without_password
