@@ -32,7 +32,7 @@ def first_runs(config: CanaryConfig) -> int:
 
 
 @contextmanager
-def begun(config: CanaryConfig, scratch: Path, check: Callable[[], None]) -> Iterator[Iterator[Worker] | None]:
+def begun(config: CanaryConfig, scratch: Path, check: Callable[[], object]) -> Iterator[Iterator[Worker] | None]:
     """The processes of a session's first runs, which load their libraries while `check` says whether there may be a
     session at all; None if the runs are made on other machines. What `check` raises leaves no process and no new
     folder."""

@@ -141,8 +141,8 @@ class FixedPrompts(TrainerCallback):
         from canary_mlflow.training.group_trainer import answers_of
 
         prompts = ids_of(self._prompts, tokenizer)
-        given = answers_of(prompts, ids, tokenizer.pad_token_id, answers.device, self._rows)
-        return [float(score) for score in self._trainer.reward(given)]
+        drawn = answers_of(prompts, ids, tokenizer.pad_token_id, answers.device, self._rows)
+        return [float(score) for score in self._trainer.reward(drawn)]
 
     def _kl(self, policy: Any, ids: Any, prompt_mask: Any, answers: Any) -> list[float | None]:
         """log policy - log reference of each greedy answer; None without a separate reference model."""

@@ -61,7 +61,7 @@ def profile_training(config: CanaryConfig, inputs: Inputs, device: Device, folde
     for name, phase in PHASES.items():
         if callable(getattr(trainer, name, None)):
             setattr(trainer, name, named(f"{PHASE}{phase}", getattr(trainer, name)))
-    trainer.accelerator.backward = named(f"{PHASE}backward", trainer.accelerator.backward)  # type: ignore[method-assign]
+    trainer.accelerator.backward = named(f"{PHASE}backward", trainer.accelerator.backward)
     watching.trainer = trainer
     trainer.train()
     gc.collect()

@@ -47,9 +47,9 @@ class Watcher(SlurmInfoWatcher):
         if all(self.get_state(job, mode="cache") in ("PENDING", "UNKNOWN") for job in waiting):
             self._say_what_all_wait_for(waiting)
 
-    def _ask(self, waiting: set[str]) -> Mapping[str, Mapping[str, str]]:
+    def _ask(self, waiting: set[str]) -> dict[str, dict[str, str]]:
         try:
-            return self.read_info(answer(*self._make_command()))
+            return self.read_info(answer(*self._make_command() or ()))
         except (OSError, subprocess.SubprocessError) as error:
             self._once(f"sacct does not answer ({why(error)}); asking squeue")
         try:
@@ -91,7 +91,8 @@ def answer(*command: str) -> str:
 def why(error: Exception) -> str:
     """One line on a command that failed, in its own words if it has any."""
     said = getattr(error, "stderr", None)
-    return one_line(str(said).strip().splitlines()[-1] if said and str(said).strip() else error)
+    lines = str(said or "").strip().splitlines()
+    return one_line(Exception(lines[-1]) if lines else error)
 
 
 @contextmanager

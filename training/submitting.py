@@ -203,11 +203,11 @@ def _kept() -> Iterator[None]:
         return kept
 
     os.environ[owner.LAUNCHER] = owner.this_process().to_text()
-    submitit.AutoExecutor.map_array = submit_and_keep
+    submitit.AutoExecutor.map_array = submit_and_keep  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
-        submitit.AutoExecutor.map_array = submit
+        submitit.AutoExecutor.map_array = submit  # type: ignore[method-assign]
         del os.environ[owner.LAUNCHER]
         _end_here()
         _end_in_slurm(known)

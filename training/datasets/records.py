@@ -52,8 +52,8 @@ class Reader:
         kept = others if self.keeps else {key: others[key] for key in ("tools",) if key in others and self._has_tools}
         if not isinstance(kept.get("tools", ""), str):
             kept = {**kept, "tools": json.dumps(kept["tools"])}  # a table would give each tool the keys of all tools
-        texts = [as_json(one) if chat and one else one or "" for one in (prompt, chosen, rejected)]
-        return Row(*texts, chat=chat, others=as_json(kept) if kept else "")
+        first, good, bad = (as_json(one) if chat and one else one or "" for one in (prompt, chosen, rejected))
+        return Row(first, good, bad, chat=chat, others=as_json(kept) if kept else "")
 
     @property
     def _has_tools(self) -> bool:
@@ -94,7 +94,7 @@ class Reader:
         return value
 
     def _messages(self, record: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
-        value = record.get("messages")
+        value: Any = record.get("messages")
         if not _is_chat(value):
             raise SetupError(f"{where}: messages is {kind_of(value)}; expected a list of messages")
         return _checked(value, "messages", where)

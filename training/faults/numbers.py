@@ -28,7 +28,7 @@ class NanBatch(Fault):
                 return (result[0] * float("nan"), *result[1:])
             return result * float("nan")
 
-        trainer.compute_loss = poisoned  # type: ignore[method-assign]
+        trainer.compute_loss = poisoned
 
 
 class InfGradient(Fault):
@@ -47,4 +47,4 @@ class InfGradient(Fault):
                 gradient.view(-1)[0] = float("inf")
             return loss
 
-        trainer.training_step = overflowing  # type: ignore[method-assign]
+        trainer.training_step = overflowing

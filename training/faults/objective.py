@@ -40,6 +40,7 @@ class ValueDivergence(Fault):
     strengths = ANY_AMOUNT
 
     def install(self, trainer: Any, fault: FaultConfig) -> None:
+        assert fault.strength is not None
         trainer.clip = replace(trainer.clip, vf_coef=-fault.strength * trainer.clip.vf_coef)
 
 

@@ -51,6 +51,7 @@ class SlowLoader(Fault):
     def install(self, trainer: Any, fault: FaultConfig) -> None:
         from canary_mlflow.training.faults.pace import Pace
 
+        assert fault.strength is not None
         pace = Pace(trainer)
         prompts = getattr(trainer, "train_prompts", None)
         if prompts is not None:  # PPO fetches the prompts of an iteration at once

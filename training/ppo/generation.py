@@ -93,7 +93,7 @@ def _fixed_cache(policy: Any, length: int) -> Any:
     copied at each token."""
     from transformers import StaticCache
 
-    class Cache(StaticCache):  # type: ignore[misc]
+    class Cache(StaticCache):
         """Under autocast keys leave their rotation in float32 and values stay in bf16; attention takes both in bf16."""
 
         def update(self, keys: torch.Tensor, values: torch.Tensor, *args: Any, **named: Any) -> Any:

@@ -314,7 +314,7 @@ class PPOTrainer(Trainer):
         total, length, count = self.reduce(sums.to(args.device)).tolist()
         metrics = {f"{metric_key_prefix}_reward": total / count, f"{metric_key_prefix}_response_length": length / count}
         self.log(metrics)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
     def _answer(self, prompts: Prompts, generator: torch.Generator, rows: Sequence[int]) -> Answers:

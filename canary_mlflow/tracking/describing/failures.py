@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from canary_mlflow.errors import CanaryError, one_line
-from canary_mlflow.gates.model.records import Raised
+from canary_mlflow.gates.model.records import Raised as Raised  # for training/, which may not import gates
 from canary_mlflow.tags import EXCEPTION, EXCEPTION_OUTSIDE, EXCEPTION_PLACE
 
 UNSTABLE = ("instability", "oom", "timeout")
