@@ -25,7 +25,9 @@ from canary_mlflow.files.names import (
     step_column,
 )
 from canary_mlflow.files.numbers import number_or_none
+from canary_mlflow.files.units import measured, other_unit
 from canary_mlflow.gates.watch.stages import is_stage
+from canary_mlflow.tracking.describing.schema import FOREIGN
 
 FEW = 5  # rows; a training of fewer has hardly begun, or is a summary behind the one before, or a report
 _LAST_STEP = 2**53  # beyond it a float, which CSV gives, is no exact step
@@ -244,6 +246,7 @@ class Columns:
             if not value.strip():
                 return None
             found = number_or_none(value)
+            found = _with_unit(column, key, value) if found is None else found
             column.texts += found is not None and math.isfinite(found)
         if found is not None:
             return found
@@ -258,6 +261,17 @@ class Columns:
         if len(self.columns.pop(key).values):
             self.dropped.append(key)
         return None
+
+
+def _with_unit(column: Column, key: str, text: str) -> float | None:
+    """The number of a cell with its unit, `78.0GiB`, which the column's name then ends in: one unit for all rows."""
+    said, unit = measured(text.strip())
+    name = name_of_column(f"{key}_{unit}")
+    if not unit or not (is_canonical(name) or other_unit(name.removeprefix(FOREIGN))):
+        return None
+    if not len(column.values):
+        column.name = name
+    return number_or_none(said) if column.name == name else None
 
 
 def unreadable(path: Path, where: str, found: str) -> UsageError:

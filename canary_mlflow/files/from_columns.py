@@ -91,7 +91,7 @@ def in_our_units(read: Mapping[str, Series]) -> dict[str, Series]:
             continue
         steps, values = series.steps, series.values
         gone = np.diff(values)
-        if column.lower() == ELAPSED and len(gone) > _FEW and np.all(gone > 0):  # since the beginning
+        if column.strip().lower() in ELAPSED and len(gone) > _FEW and np.all(gone > 0):  # since the beginning
             steps, values = steps[1:], gone / np.diff(steps)
         there = values != 0
         found[unit.metric] = Series(name=unit.metric, steps=steps[there], values=unit.ours(values[there]))

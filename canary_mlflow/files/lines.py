@@ -15,7 +15,7 @@ from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_LOG_LINE, MAX_ROWS, too_many_rows
 from canary_mlflow.files.names import EPOCH, is_canonical, is_rounded_zero, name_of_column, step_column
 from canary_mlflow.files.numbers import BEGINS, number
-from canary_mlflow.files.units import OF_VALUES, UNIT, other_unit, speed_of
+from canary_mlflow.files.units import OF_VALUES, UNIT, measured, other_unit, speed_of
 
 _LEARNED = {"loss", "policy_loss", "reward_mean", "score_mean", "reward_margin"}
 _TELLS = _LEARNED | {"eval_loss", "eval_reward"}  # one of them makes a line a row
@@ -32,11 +32,10 @@ _PLAIN = re.compile(
     rf"(?<![\w/.%-])([^\W\d][\w/.%-]*)()\s{{1,9}}(?:{_NUMBER}|(?=[*?#<-]|none\b|n/a\b|null\b))()", re.IGNORECASE
 )
 _SPEED = re.compile(rf"(?<![\w/.,-])(\d[\d.]*) ?({UNIT})(?!\s*[:=\d])", re.IGNORECASE)  # a number with its unit alone
-_BAR = re.compile(r"\| {0,9}(\d+)/\d+ \[")  # tqdm's count; its bar is drawn again and again with the values of before
+_BAR = re.compile(r"\| {0,9}(\d+)/(\d+) \[")  # tqdm's count; its bar is drawn again and again with the values of before
 _STEP = re.compile(r"\b(?:step|iteration|iter|update)s?\b[ :=#\[]{0,9}(\d+)", re.IGNORECASE)
 _EPOCH = re.compile(r"\bepoch\b[ :=#\[]{0,3}(\d+)", re.IGNORECASE)
 _ASIDE = re.compile(r"\b(?:eval|val|test)", re.IGNORECASE)
-_MEASURED = re.compile(rf"(.*?\d){_UNIT}(?:\(.*)?", re.DOTALL | re.IGNORECASE)  # a value with its unit, `78.0GiB(99%)`
 _VALUE = re.compile(rf"{BEGINS}|(?:none|null|n/a|\W+)$", re.IGNORECASE)
 _APART = re.compile(r"""[][,|;(){}'"]| - """)  # ends what stands before a name
 
@@ -46,6 +45,7 @@ class _Line(NamedTuple):
     epoch: int | None
     pairs: dict[str, float | None]  # None: a zero that few decimals may leave of a number
     aside: bool  # of an evaluation, by its words
+    planned: int | None  # steps, by a bar
 
 
 # Which lines are the training's: the first of these that holds for enough of them.
@@ -72,17 +72,18 @@ def read_lines(path: Path, lines: Iterable[str], notes: list[str]) -> History | 
 def _history(
     path: Path, told: list[_Line], is_row: Callable[[_Line], bool], notes: list[str], *, numbered: bool = False
 ) -> History:
-    rows = [line for line in told if is_row(line)]
+    rows = [line for line in told if line.pairs and is_row(line)]
     by_epoch = any(line.step is None for line in rows) or _begin_again(rows)
     columns, at = Columns(path, row_word="line", numbered=numbered), None
     for line in told:
         place = line.epoch if by_epoch else line.step
         at = at if place is None else place  # an evaluation that says only its epoch is of the step before it
         pairs = line.pairs if is_row(line) else {name: line.pairs[name] for name in line.pairs if _is_evaluated(name)}
-        if at is not None and pairs:
+        if at is not None and (pairs or line is told[-1]):
             columns.add({EPOCH if by_epoch else "step": at, **pairs}, columns.rows + 1)
     said = f"read from {len(rows):,} lines with {', '.join(rows[0].pairs)}"
-    return history_of(columns, "printed", [*notes, said[:150]])
+    planned = None if by_epoch or numbered else rows[-1].planned
+    return history_of(columns, "printed", [*notes, said[:150]], planned=planned)
 
 
 def _begin_again(rows: list[_Line]) -> bool:
@@ -105,6 +106,7 @@ def _told(path: Path, lines: Iterable[str]) -> Iterator[_Line]:
     had: set[str] = set()
     usual: set[str] = set()  # what is known in the last row
     last: _Line | None = None
+    stands: _Line | None = None  # a bar that goes on with the values of before
     for at, line in enumerate(lines):
         if at > MAX_ROWS:
             raise too_many_rows(path)
@@ -119,10 +121,16 @@ def _told(path: Path, lines: Iterable[str]) -> Iterator[_Line]:
         elif not usual or 2 * len(usual & pairs.keys()) < len(usual):
             continue  # Megatron's row without a loss that is not finite has most of the names
         had |= pairs.keys()
-        found = _Line(_count(bar or step), _count(epoch), pairs, bool(_ASIDE.search(line)))
-        if not (bar and last and _but_speeds(last.pairs) == _but_speeds(pairs)):
+        planned = int(bar[2]) if bar else None
+        found = _Line(_count(bar or step), _count(epoch), pairs, bool(_ASIDE.search(line)), planned)
+        if bar and last and _but_speeds(last.pairs) == _but_speeds(pairs):
+            stands = found._replace(pairs={})
+        else:
+            stands = None
             yield found
         last = found
+    if stands is not None:
+        yield stands
 
 
 def _count(found: re.Match[str] | None) -> int | None:
@@ -152,9 +160,8 @@ def _pairs(line: str) -> tuple[dict[str, float | None], set[str]]:
 
 def _value(name: str, found: re.Match[str]) -> tuple[str, float | None]:
     """The name, which its unit is part of, and the number. Raises ValueError if it is none."""
-    text, unit = found[3] or "", found[2] or found[4]
-    if measured := _MEASURED.fullmatch(text):
-        text, unit = measured[1], measured[2]
+    text, unit = measured(found[3] or "")
+    unit = unit or found[2] or found[4]
     value = number(text)
     return (f"{name}_{unit.lower()}" if unit else name), None if is_rounded_zero(name, text) else value
 

@@ -49,6 +49,7 @@ RENAMED = {
     "lm loss": "loss",
     "reduced_train_loss": "loss",
     "train_step_timing in s": "step_time",
+    "time/ppo/total": "step_time",  # TRL to 0.11: seconds of one call of step()
     "loss train": "loss",
     # OpenRLHF (ppo_trainer.py) and NeMo-RL, whose other names are ours or TRL's.
     "actor_loss": "policy_loss",

@@ -70,7 +70,7 @@ def replay_file(file: str | Path, policy: WatchPolicy, algo: str = "") -> Replay
         rows=watch.rows,
         last_step=history.last_step,
         warnings=tuple(watch.warnings),
-        notes=tuple(dict.fromkeys((*unsure, *unseen, *history.notes, *history.gaps, *watch.notices))),
+        notes=tuple(dict.fromkeys((*unsure, *unseen, *_unfinished(history), *history.notes, *history.gaps, *watch.notices))),
     )
 
 
@@ -78,6 +78,12 @@ def _unseen(algo: str, history: History) -> Iterator[str]:
     """What a verdict on a policy says nothing of: its loss does not tell what was learned."""
     if paradigm_of(algo, history.series) is Paradigm.REINFORCEMENT and history.series.keys().isdisjoint(REWARDS):
         yield "no reward found: whether the policy gets better is not known"
+
+
+def _unfinished(history: History) -> Iterator[str]:
+    """That there was to be more."""
+    if not history.completed:
+        yield f"ends at step {history.last_step:,} of {history.max_steps:,}"
 
 
 def _unsure(watch: Watch, history: History, policy: WatchPolicy) -> Iterator[str]:

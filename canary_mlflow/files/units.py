@@ -20,6 +20,7 @@ UNIT = rf"(?:(?:{_STEP}|{_WORK})s?/(?:{_TIME})|(?:{_TIME})/(?:{_STEP}))\b"
 """The unit of a speed, in a pattern that ignores case."""
 OF_VALUES = r"ms|s|[gm]i?b"
 """Those of a time and of memory that stand behind a number, likewise."""
+_MEASURED = re.compile(rf"(.*?\d) ?({UNIT}|(?:{OF_VALUES})\b)(?:\(.*)?", re.DOTALL | re.IGNORECASE)
 _PER, _EACH = r" ?(?:/|per) ?", r"(?: ?(?:/|per) ?(?:gpu|device|rank))?\)?"
 _SPEED = re.compile(
     rf"(?P<before>.*[ (/]|)(?:(?:(?P<step>{_STEP})|(?P<work>{_WORK}))s?{_PER}(?P<time>{_TIME})s?{_EACH}"
@@ -30,14 +31,15 @@ _CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _OF_TRAINING = re.compile(
     r"(?:\W*\b(?:train|training|avg|average|mean|global|total|current|curr|running|speed|throughput|perf|time)\b)*\W*"
 )
-ELAPSED = "time_s"  # `time: 20.3s`, which may be the whole training's so far
+ELAPSED = ("time_s", "sec", "secs", "seconds")
+"""`time: 20.3s` and a bare `sec`: a step's, or the whole training's so far."""
 _TIMES: Mapping[str, tuple[str, float]] = {  # a column's name → (ours, its units in one of ours)
     "step_time_ms": ("step_time", 1000),
     "step_ms": ("step_time", 1000),
     # Printed as `dt: 27.4ms` (build-nanogpt), `time 31.20ms` (nanoGPT), `iter time: 384.79 ms` (litgpt) and
     # `elapsed time per iteration (ms): 384.8` (Megatron).
     **dict.fromkeys(("dt_ms", "time_ms", "iter time_ms", "time per iteration_ms"), ("step_time", 1000)),
-    **dict.fromkeys(("dt_s", "iter time_s", "batch time_s", "time per iteration_s", ELAPSED), ("step_time", 1)),
+    **dict.fromkeys(("dt_s", "iter time_s", "batch time_s", "time per iteration_s", *ELAPSED), ("step_time", 1)),
 }
 # torchtune's, which are GiB; the others say their unit. PyTorch's tutorials print GiB as GB.
 _IN_GIB = {"peak_memory_alloc": "peak_memory", "peak_memory_reserved": "reserved_memory"}
@@ -56,6 +58,12 @@ class Unit(NamedTuple):
     def ours(self, values: Values) -> Values:
         """The column's values, none of them 0, in our unit."""
         return self.per / values if self.rate else values / self.per
+
+
+def measured(text: str) -> tuple[str, str]:
+    """A value and the unit behind it, `78.0GiB(99%)`; the text and "" where there is none."""
+    found = _MEASURED.fullmatch(text)
+    return (found[1], found[2].lower()) if found else (text, "")
 
 
 @cache
