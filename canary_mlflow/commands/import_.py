@@ -55,17 +55,19 @@ def import_(
     Runs of unknown workload or hardware are comparable with none. State them with --workload model=… --workload data=…
     --hardware gpu=…, in the same words for the same things, or put a JSON next to each file.
     """
+    from canary_mlflow.files.events import runs_below
     from canary_mlflow.tracking.reading.imports import Stated, read_import
 
-    if seed is not None and len(files) > 1:
-        raise UsageError(f"--seed {seed} with {len(files)} files; expected one file; import them one by one")
+    paths = runs_below(map(Path, files))
+    if seed is not None and len(paths) > 1:
+        raise UsageError(f"--seed {seed} with {len(paths)} files; expected one file; import them one by one")
     stated = Stated(
         algo=algo,
         seed=seed,
         workload=key_values("--workload", workload, "model=pythia-70m"),
         hardware=key_values("--hardware", hardware, "gpu=H100"),
     )
-    items = [read_import(Path(file), stated) for file in files]  # all of them, before anything is written
+    items = [read_import(path, stated) for path in paths]  # all of them, before anything is written
     results = write_all(items, experiment, session, tracking_uri)
     if as_json:
         click.echo(json_text(results))

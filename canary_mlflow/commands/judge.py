@@ -33,7 +33,8 @@ def judge(
 ) -> None:
     """Judge CANDIDATE files against BASELINE files.
 
-    One file is one run: JSONL or CSV with a row per step (step, step_time in seconds, loss, …), or trainer_state.json.
+    One file is one run: JSONL or CSV with a row per step (step, step_time in seconds, loss, …), trainer_state.json, or
+    a folder with TensorBoard's event files; a folder of such folders is several runs.
     What a run has only once (eval_loss, peak_memory, seed, completed, failure, workload, hardware) goes into a JSON of
     the same name next to it.
     """

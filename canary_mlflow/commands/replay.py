@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -31,17 +32,18 @@ SHOWN = 12  # warnings of one file in the report for people
 def replay(ctx: click.Context, files: tuple[str, ...], policy: str, algo: str, as_json: bool) -> None:
     """Run the watch over finished trainings.
 
-    FILE is a trainer_state.json, JSONL with one object per step, or CSV with a step column, also gzipped. For each file
-    it says healthy, warned, critical, failed or unknown (too few rows to judge, or neither loss nor reward in them),
-    and what the watch would have reported at which step.
+    FILE is a trainer_state.json, JSONL with one object per step, or CSV with a step column, also gzipped, or a folder
+    of TensorBoard's with its runs. For each run it says healthy, warned, critical, failed or unknown (too few rows to
+    judge, or neither loss nor reward in them), and what the watch would have reported at which step.
     """
     from canary_mlflow.api import replay as replay_one
     from canary_mlflow.errors import UsageError
+    from canary_mlflow.files.events import runs_below
     from canary_mlflow.policies import load_watch
 
     load_watch(policy)  # a wrong name is not a file's fault
     found: list[dict[str, Any]] = []
-    for file in files:
+    for file in map(str, runs_below(map(Path, files))):
         try:
             result = replay_one(file, policy=policy, algo=algo).to_dict()
         except UsageError as error:

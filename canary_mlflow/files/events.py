@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -56,6 +56,17 @@ def event_files(path: Path) -> list[Path]:
         return []  # the readers of text say what is wrong
     # A length below a MiB has five zero bytes, which no text has.
     return [path] if head[3:8] == bytes(5) and head[_HEAD.size :] == _FIRST else []
+
+
+def runs_below(paths: Iterable[Path]) -> list[Path]:
+    """The paths; for a folder without event files the folders below that have some, each a run, as TensorBoard has
+    it."""
+    found: list[Path] = []
+    for path in paths:
+        inner = [] if not path.is_dir() or event_files(path) else sorted(path.iterdir())
+        below = runs_below(one for one in inner if one.is_dir() and not one.is_symlink())
+        found += [one for one in below if event_files(one)] or [path]
+    return found
 
 
 def read_events(file: HistoryFile) -> History | None:

@@ -70,7 +70,9 @@ def replay_file(file: str | Path, policy: WatchPolicy, algo: str = "") -> Replay
         rows=watch.rows,
         last_step=history.last_step,
         warnings=tuple(watch.warnings),
-        notes=tuple(dict.fromkeys((*unsure, *unseen, *_unfinished(history), *history.notes, *history.gaps, *watch.notices))),
+        notes=tuple(
+            dict.fromkeys((*unsure, *unseen, *_unfinished(history), *history.notes, *history.gaps, *watch.notices))
+        ),
     )
 
 

@@ -45,7 +45,9 @@ def opened(path: Path, errors: str = "strict") -> Iterator[TextIO]:
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file; expected a training history; check the path") from None
     except IsADirectoryError:
-        raise UsageError(f"{path}: is a folder; expected a file; name the history in it") from None
+        raise UsageError(
+            f"{path}: is a folder; expected a file, or TensorBoard's event files in it; name the history"
+        ) from None
     except UnicodeError as error:
         raise NotUtf8(f"{path}: is not UTF-8 text ({error}); expected JSON or CSV; convert it") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

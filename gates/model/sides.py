@@ -101,8 +101,10 @@ def _side(given: Iterable[Run], other: Side | None = None, *, standard: bool = F
     def why_not(run: Run) -> str:
         if run.run_id in copies:
             return f"it is run {copies[run.run_id]} again"
-        if any(run.run_id == one.run_id or _same_run(run, one) for one in (other.runs if other else ())):
-            return "it is also a run of the candidate"
+        for one in other.runs if other else ():
+            if run.run_id == one.run_id or _same_run(run, one):
+                copy = "" if run.run_id == one.run_id else f" ({one.called}, with the same time of every step: a copy)"
+                return f"it is also a run of the candidate{copy}"
         return (_why_no_standard(run) if standard else "") or _why_no_evidence(run)
 
     reasons = [(run, why_not(run)) for run in runs]

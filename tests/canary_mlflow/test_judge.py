@@ -248,7 +248,7 @@ def test_the_same_run_twice_is_one(save: Save) -> None:
     assert any("once.jsonl: it was given 2 times" in note for note in verdict["notes"])
     spelt = once.parent / ".." / once.parent.name / once.name
     assert judged(side(save, "a", 0), [once, spelt])[1]["candidate_runs"] == [str(once)]
-    code, verdict = judged([once], [once])
+    code, verdict = judged([once], [save("again.jsonl", rows(10))])
     assert (code, verdict["reason_code"]) == (3, "missing-data")
 
 
