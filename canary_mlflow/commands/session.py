@@ -8,10 +8,18 @@ from pathlib import Path
 import click
 
 from canary_mlflow import tags
-from canary_mlflow.commands.shared import open_store, store_option
-from canary_mlflow.edge import EXIT_CODES
+from canary_mlflow.commands.shared import full_option, open_store, print_decision, store_option
+from canary_mlflow.commands.words import ManyWords
+from canary_mlflow.edge import EXIT_CODES, OUTSIDE, unwinding
 from canary_mlflow.errors import UsageError
 from canary_mlflow.shown import echo, say
+
+weights_option = click.option(
+    "--weights",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="What trainer.save_model() of the last seed wrote. Without it the version is evidence only.",
+)
 
 
 @click.group(epilog=EXIT_CODES)
@@ -19,10 +27,73 @@ def session() -> None:
     """Turn the trainings of your own scripts into one session.
 
     \b
+    canary session run my-model --seeds 0 1 2 -- python train.py --seed {seed}
+
+    does all at once. The same step by step:
+
+    \b
     export CANARY_SESSION=$(canary session start my-model)
-    for seed in 0 1 2; do python train.py $seed; done
+    for seed in 0 1 2; do python train.py --seed $seed; done
     canary session end
+    canary register $CANARY_SESSION --weights FOLDER
     """
+
+
+@session.command("run", cls=ManyWords, epilog=EXIT_CODES)
+@click.argument("model")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
+@click.option("--seeds", multiple=True, metavar="N…", help="Without it, COMMAND runs once, and goes over seeds itself.")
+@click.option("--policy", default="smoke", show_default=True, metavar="NAME|PATH", help="The policy to judge by.")
+@click.option("--experiment", metavar="NAME", help="Without it: MLFLOW_EXPERIMENT_NAME, else canary.")
+@weights_option
+@full_option
+@store_option
+@click.pass_context
+def run(
+    ctx: click.Context,
+    model: str,
+    command: tuple[str, ...],
+    seeds: tuple[str, ...],
+    policy: str,
+    experiment: str | None,
+    weights: Path | None,
+    full: bool,
+    tracking_uri: str | None,
+) -> None:
+    """Run COMMAND for each seed in a session of MODEL, register the session as a version, and gate it.
+
+    Each seed has a process of its own, which finds its seed in CANARY_SEED and where {seed} stands in COMMAND; its
+    trainer must use it. The first one that does not end well ends the session: the runs are judged, and no version is
+    made.
+    """
+    from canary_mlflow import api
+    from canary_mlflow.analysis.publishing import publish_study
+    from canary_mlflow.errors import BrokeOff
+    from canary_mlflow.launching.seeds import refuse_no_command, seeds_of, train
+    from canary_mlflow.policies import load_policy, policy_names
+    from canary_mlflow.registry.judging.unregistered import gate_session
+    from canary_mlflow.registry.sessions.own import session as opened_session
+
+    numbers, rules = seeds_of(seeds), load_policy(policy)
+    refuse_no_command(command)
+    ctx.with_resource(unwinding())
+    shipped = policy in policy_names()
+    try:
+        with opened_session(
+            model, policy=policy if shipped else "smoke", experiment=experiment, tracking_uri=tracking_uri
+        ) as opened:
+            client = open_store(opened.store)
+            train(client, opened.session_id, command, numbers)
+    except BrokeOff as error:
+        say(str(error))
+        decision = gate_session(client, model, opened.session_id, rules)
+        print_decision(decision, full=full)
+        publish_study(client, decision)
+        ctx.exit(decision.exit_code or OUTSIDE)
+    version = api.register(opened.session_id, weights=weights, tracking_uri=opened.store)
+    decision = api.gate(model, version, policy=None if shipped else policy, tracking_uri=opened.store)
+    print_decision(decision, full=full)
+    ctx.exit(decision.exit_code)
 
 
 @session.command("start", epilog=EXIT_CODES)
@@ -90,12 +161,7 @@ def add(session_id: str, model: str | None, tracking_uri: str | None) -> None:
 @click.command(epilog=EXIT_CODES)
 @click.argument("session_id", metavar="SESSION")
 @click.argument("model", required=False)
-@click.option(
-    "--weights",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="What trainer.save_model() wrote. Without it the version is evidence only.",
-)
+@weights_option
 @store_option
 def register(session_id: str, model: str | None, weights: Path | None, tracking_uri: str | None) -> None:
     """Make a version of MODEL with SESSION as its evidence. `canary gate` judges it.

@@ -17,7 +17,9 @@ def repeated(words: list[str], options: set[str]) -> list[str]:
     """The words with a many-valued option repeated before each of its values, as click wants them."""
     found: list[str] = []
     option = ""
-    for word in words:
+    for at, word in enumerate(words):
+        if word == "--":  # the words of another command
+            return found + words[at:]
         if word.startswith("-") and word != "-":
             option = word if word in options else ""
             if not option:
