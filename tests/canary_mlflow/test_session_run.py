@@ -16,6 +16,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 from workplace import Workplace
 
+from canary_mlflow.commands.words import repeated
 from canary_mlflow.tracking.stores.session import child_runs
 
 SCRIPT = """
@@ -181,3 +182,9 @@ def test_a_signal_ends_the_training_and_the_session_in_order(work: Workplace, si
     assert (session.info.status, seeds(runs)) == ("FAILED", ["0"])
     assert (runs[0].info.status, runs[0].data.tags["canary.failure"]) == ("FAILED", "interrupted")
     assert re.search(r"session \w+ is in .*: 1 run, 1 of them broke off \(seed 0: ", err)
+
+
+def test_the_words_of_the_command_stay_as_they_are() -> None:
+    words = ["mine", "--seeds", "0", "1", "--", "python", "train.py", "--seeds", "2", "3"]
+    own = ["mine", "--seeds", "0", "--seeds", "1"]
+    assert repeated(words, {"--seeds"}) == own + words[4:]
