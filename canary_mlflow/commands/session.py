@@ -67,7 +67,7 @@ def run(
     made.
     """
     from canary_mlflow import api
-    from canary_mlflow.analysis.publishing import publish_study
+    from canary_mlflow.analysis.reading import publish_study
     from canary_mlflow.errors import BrokeOff
     from canary_mlflow.launching.seeds import refuse_no_command, seeds_of, train
     from canary_mlflow.policies import load_policy, policy_names
