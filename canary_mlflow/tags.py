@@ -19,7 +19,6 @@ MODEL_NAME = "canary.model_name"  # session, cell of a sweep, judge → all that
 # Of a run: what it is.
 SEED = "canary.seed"  # who starts it → judge, pages, reports
 MAX_STEPS = "canary.max_steps"  # callback: optimizer steps; a workload may count iterations → pages
-CONFIG_HASH = "canary.config_hash"  # callback → people
 WORKLOAD = "canary.workload."  # callback, import → judge, pages: the same work?
 HARDWARE = "canary.hardware."  # callback, import → judge, report of memory: the same kind of machine?
 ENV = "canary.env."  # callback, import → judge, reports, rows of sessions
@@ -67,6 +66,14 @@ WATCH_FOUND = "canary.watch.found"  # watch: the worst warnings, as JSON → pag
 WATCH_CRITICAL_HELD = "canary.watch.critical_held"  # watch, import: what reached STOP first, in words → judge
 WATCH_LEAD_STEPS = "canary.watch.lead_steps"  # watch: steps from the first warning to the end → people
 WATCH_STEPS_SAVED = "canary.watch.steps_saved"  # watch: steps that stopping it saved → people
+
+# Of a run: what nobody filters by, several values in one tag as JSON (tracking/describing/compact.py).
+MORE = "canary.more."  # about, settings, found, late, watch, work, variants, end → all that read the tags below
+WATCHED = f"{MORE}watch"
+TOLD = frozenset({NOTE, LAST_STEP, NAN_STEPS, INF_STEPS, FIRST_NONFINITE, PARAMETERS_FINITE, LEARNED, LEARNED_REASON,
+                  INVARIANTS, INVARIANTS_CHECKED, TROUBLES})  # fmt: skip
+TOLD_OF = (WORKLOAD, HARDWARE, ENV, FACTS, DATA, "canary.watch.", "canary.import.")  # all that begins so, but for:
+IN_FULL = frozenset({f"{HARDWARE}device", f"{ENV}torch", WATCH_LEVEL, IMPORT_DIGEST})
 
 # Of a session, a comparison of revisions or a sweep.
 SEEDS = "canary.seeds"  # session: the seeds that it planned → rows of sessions

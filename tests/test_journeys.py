@@ -14,6 +14,8 @@ from mlflow.entities import Run
 from receiver import Receiver
 from workplace import Workplace
 
+from canary_mlflow.tracking.describing.compact import expanded
+
 # A story is four sessions; on a busy machine they take longer than one test may.
 pytestmark = pytest.mark.timeout(1200)
 
@@ -132,7 +134,7 @@ def test_what_a_fault_was_put_into_is_marked(story: Story) -> None:
 def test_the_watch_warns_of_a_lost_run_and_the_report_says_so(story: Story) -> None:
     if story.fast is None:
         pytest.skip("of every algorithm with --full")
-    assert all(int(run.data.tags["canary.watch.warnings"]) > 0 for run in struck(story, "lr_high"))
+    assert all(int(expanded(run.data.tags)["canary.watch.warnings"]) > 0 for run in struck(story, "lr_high"))
     assert "\n  warnings    seed" in story.fast.stdout
 
 
@@ -142,7 +144,7 @@ def test_the_watch_ends_a_lost_run_and_the_verdict_says_so(story: Story) -> None
     run = struck(story, "nan_batch")[0]
     assert run.info.status == "FAILED"
     assert run.data.tags["canary.watch.level"] == "stopped"
-    assert int(run.data.tags["canary.watch.steps_saved"]) > 0
+    assert int(expanded(run.data.tags)["canary.watch.steps_saved"]) > 0
     assert "model" not in {item.path for item in story.client.list_artifacts(run.info.run_id)}
     assert "No version was registered." in " ".join(story.nan.stdout.split())
     if story.algo != "ppo":  # PPO itself raises at the first value that is not finite
@@ -181,7 +183,7 @@ def test_same_seed_same_losses_other_seed_others(story: Story) -> None:
     assert story.losses(first) == story.losses(again)
     assert story.losses(first) != story.losses(other)
     assert all(math.isfinite(value) for value in story.losses(first))
-    moved = [run.data.tags["canary.facts.layer_drift"] for run in (first, again, other)]
+    moved = [expanded(run.data.tags)["canary.facts.layer_drift"] for run in (first, again, other)]
     assert moved[0] == moved[1] != moved[2]
     assert {"gpt_neox.layers.0", "gpt_neox.layers.1"} <= {
         layer.removeprefix("policy.") for layer in json.loads(moved[0])
@@ -190,14 +192,14 @@ def test_same_seed_same_losses_other_seed_others(story: Story) -> None:
 
 def test_every_healthy_run_learned(story: Story) -> None:
     for run in struck(story, "none"):
-        assert run.data.tags["canary.learned"] == "true", run.data.tags["canary.learned_reason"]
+        assert expanded(run.data.tags)["canary.learned"] == "true", expanded(run.data.tags)["canary.learned_reason"]
 
 
 def test_nan_is_recorded_at_its_step_and_counted(story: Story) -> None:
     if story.nan is None:
         pytest.skip("of every algorithm with --full")
     run = struck(story, "nan_batch")[0]
-    assert int(run.data.tags["canary.nan_steps"]) > 0
+    assert int(expanded(run.data.tags)["canary.nan_steps"]) > 0
     history = story.client.get_metric_history(run.info.run_id, "stability/nonfinite")
     assert min(point.step for point in history if point.value > 0) == 11  # the 11th optimizer step took it in
 

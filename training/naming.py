@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,8 +91,16 @@ def run_params(config: CanaryConfig) -> dict[str, str]:
     return {key: value for key, value in given.items() if ONE_PROCESS.get(key) != value}
 
 
+def usual_params(config: CanaryConfig) -> frozenset[str]:
+    """The params that say nothing of a run: at the default of their schema, or about other algorithms than its own."""
+    parts = {name: type(part)() for name, part in vars(config).items() if is_dataclass(part)}
+    usual = flatten(to_plain(CanaryConfig(**parts)))
+    same = {key for key, value in run_params(config).items() if usual.get(key) == value}
+    return frozenset(same | {key for key in run_params(config) if key.startswith(BY_ALGORITHM)})
+
+
 def _part_tags(config: CanaryConfig) -> dict[str, str]:
-    names = ("algo", "model", "data", "tier", "adapter", "quantization", "fault")
+    names = ("algo", "model", "tier", "adapter", "quantization", "fault")
     parts = {f"{tags.OURS}{name}": getattr(config, name).name for name in names}
     why = [*([f"fault {config.fault.name}"] if config.fault.name != "none" else []), *([PROFILER] * config.profile)]
     return {**parts, tags.NOT_PROMOTABLE: " and ".join(why)} if why else parts
@@ -129,6 +138,9 @@ def _differences(client: MlflowClient, model: str, workload: Mapping[str, str]) 
 
 ONE_PROCESS = {"cfg/hardware.ranks": "1", "cfg/parallel.name": "ddp"}
 """Values that are not recorded: runs from before there were ranks do not have them either, and did the same."""
+
+BY_ALGORITHM = ("cfg/model.learning_rate.", "cfg/tier.steps.")
+"""What each algorithm takes for `train`, where its own are given too."""
 
 LEFT_OUT = ("gate", "watch", "notify", "variant", "launcher")
 

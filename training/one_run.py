@@ -180,24 +180,26 @@ def _evaluate_saved(run: Run) -> dict[str, Any] | None:
 
 def _record_work(run: Run) -> None:
     """Count what a step does. After everything measured, as it trains further and turns off compilation."""
+    from canary_mlflow.tracking.describing.compact import compact
     from canary_mlflow.tracking.describing.fact_tags import to_tags
     from canary_mlflow.tracking.probes.work import work_facts
     from canary_mlflow.tracking.stores.session import log_tags
     from canary_mlflow.tracking.stores.store import prepare_store
 
-    found = to_tags({"work": work_facts(run.built.trainer)})
+    found = compact("work", to_tags({"work": work_facts(run.built.trainer)}))
     log_tags(prepare_store(run.job.store), run.job.run_id, found)
 
 
 def _record_variants(run: Run) -> None:
     """Train the tier's variants after the run, and keep their facts with it."""
     from canary_mlflow.shown import say
+    from canary_mlflow.tracking.describing.compact import compact
     from canary_mlflow.tracking.stores.session import log_tags
     from canary_mlflow.tracking.stores.store import prepare_store
     from canary_mlflow.training.variant_facts import variant_tags
 
     found = variant_tags(run.config, run.inputs, run.device, run.folder / "variants", say)
-    log_tags(prepare_store(run.job.store), run.job.run_id, found)
+    log_tags(prepare_store(run.job.store), run.job.run_id, compact("variants", found))
 
 
 def _record_profile(run: Run) -> None:

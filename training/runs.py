@@ -19,7 +19,7 @@ from canary_mlflow.tracking.stores.owner import lease, scratch
 from canary_mlflow.tracking.stores.session import NOTHING, close_run, create_child_run, describe_run, get_run
 from canary_mlflow.training.ahead import workers_of
 from canary_mlflow.training.config import CanaryConfig
-from canary_mlflow.training.naming import run_name, run_params, run_tags
+from canary_mlflow.training.naming import run_name, run_params, run_tags, usual_params
 from canary_mlflow.training.plain import read_back, to_plain
 from canary_mlflow.training.process import OwnRun, Worker, run
 
@@ -160,12 +160,12 @@ def _workers(spec: OwnRun) -> Iterator[Iterator[Worker]]:
 def train_in(client: MlflowClient, spec: OwnRun, worker: Worker) -> Result:
     """Make one run, recorded as FINISHED or FAILED whatever happens to its process or to this one."""
     config, run_id = read_back(spec.config), spec.run_id
-    name, params = run_name(config), run_params(config)
+    name, params, usual = run_name(config), run_params(config), usual_params(config)
     own = {**run_tags(config), ROLE: spec.role, **spec.tags}
     if run_id:
-        describe_run(client, run_id, name, own, params)
+        describe_run(client, run_id, name, own, params, usual)
     else:
-        run_id = create_child_run(client, spec.session, name, own, params)
+        run_id = create_child_run(client, spec.session, name, own, params, usual)
     # For runs that are added to a session, or made on a node, another process holds it open.
     alone = not spec.run_id and CLUSTER_NODE not in spec.tags
     job = replace(spec, run_id=run_id, alone_in_session=alone)

@@ -219,6 +219,7 @@ def _record_end(job: OwnRun, end: End) -> None:
     """
     from mlflow.exceptions import MlflowException
 
+    from canary_mlflow.tracking.describing.compact import compact
     from canary_mlflow.tracking.stores.session import close_killed_session, close_run
     from canary_mlflow.tracking.stores.store import prepare_store
 
@@ -228,7 +229,8 @@ def _record_end(job: OwnRun, end: End) -> None:
         with suppress(OSError, MlflowException):  # the run's end matters more, and needs only the database
             client.log_text(job.run_id, end.trace, "traceback.txt")
         # A run that broke off before its training began has not yet recorded its work.
-        more = {**{f"{tags.WORKLOAD}{key}": value for key, value in end.workload.items()}, **raised_tags(end.raised)}
+        work = compact("end", {f"{tags.WORKLOAD}{key}": value for key, value in end.workload.items()})
+        more = {**work, **raised_tags(end.raised)}
     close_run(client, job.run_id, end.failure, end.reason, more)
     if SESSION_GONE.is_set() and job.alone_in_session:
         close_killed_session(client, job.run_id)

@@ -23,6 +23,7 @@ from canary_mlflow.reports.decision import Decision, RunWarning
 from canary_mlflow.reports.layer_drift import moved
 from canary_mlflow.reports.study import RunPart, Study
 from canary_mlflow.tags import ALGO, MODEL, RUN_NAME, SEED, TIER
+from canary_mlflow.tracking.describing.compact import expanded, params_in
 from canary_mlflow.tracking.reading.facts import warnings_in
 from canary_mlflow.tracking.reading.histories import read_found
 from canary_mlflow.tracking.reading.profile import Profiled
@@ -101,8 +102,7 @@ class Recorded:
     @property
     def tags(self) -> Mapping[str, str]:
         """Its tags."""
-        tags: Mapping[str, str] = self.entity.data.tags
-        return tags
+        return expanded(self.entity.data.tags)
 
 
 def study_of(client: MlflowClient, subject: Subject, *, every_chart: bool = True) -> Study:
@@ -229,8 +229,7 @@ def with_warnings(decision: Decision | None, runs: Sequence[Recorded]) -> Decisi
 
 def params_of(runs: Sequence[Recorded]) -> Mapping[str, str]:
     """The configuration, which the session's runs share."""
-    params: Mapping[str, str] = runs[0].entity.data.params if runs else {}
-    return params
+    return {**params_in(runs[0].tags), **runs[0].entity.data.params} if runs else {}
 
 
 def notes_of(runs: Sequence[Recorded]) -> list[str]:

@@ -22,7 +22,7 @@ RECENT = 20  # finished sessions shown
 DENSE = 2 * RECENT  # running sessions shown, those with warnings first
 NEWEST, AT_ONCE = 2000, 200  # runs searched for them
 TAG_KEYS = (*SHOWN, tags.WATCH_FOUND, tags.FAULT, tags.MAX_STEPS, tags.CELL_NAME)
-ORDER_KEYS = (tags.ROLE, tags.PARENT_RUN, tags.WATCH_LEVEL, tags.WATCH_WARNINGS)
+ORDER_KEYS = (tags.ROLE, tags.PARENT_RUN, tags.WATCH_LEVEL, tags.WATCH_WARNINGS, tags.WATCHED)
 STEP_KEYS = ("perf/step_time", "stability/loss", "stability/learning_rate")  # one of them moves with every step
 
 

@@ -9,6 +9,7 @@ from canary_mlflow.gates.model.verdict import Verdict
 from canary_mlflow.registry.versions import champion_number, find_version
 from canary_mlflow.reports.decision import RunWarning
 from canary_mlflow.tags import ROLE, SEED, SESSION_ID
+from canary_mlflow.tracking.describing.compact import expanded
 from canary_mlflow.tracking.reading.facts import warnings_in
 from canary_mlflow.tracking.reading.histories import read_runs
 from canary_mlflow.tracking.stores.session import child_runs, get_run
@@ -43,7 +44,7 @@ def is_own_script(client: MlflowClient, found: ModelVersion) -> bool:
 
 def warnings_of(client: MlflowClient, verdict: Verdict) -> tuple[RunWarning, ...]:
     """What the watch said about the candidate's runs."""
-    found = [(run_id, get_run(client, run_id).data.tags) for run_id in verdict.candidate_runs]
+    found = [(run_id, expanded(get_run(client, run_id).data.tags)) for run_id in verdict.candidate_runs]
     return tuple(
         RunWarning(run=f"seed {tags[SEED]}" if SEED in tags else f"run {run_id}", warning=warning)
         for run_id, tags in found

@@ -130,9 +130,9 @@ class CanaryCallback(Hooks):
 
     `workload`: what two runs must share to be compared; by default taken from the trainer's arguments, model and data.
     `config`: the composed configuration, kept as config.yaml and in metrics.json. `log_every_step` makes a trainer that
-    logs by steps log every step, as the series need; the console keeps its `logging_steps`. `starts_fresh`: whether the
-    policy equals its reference and its adapter is new, which must then show in the first step; None to find out. With
-    several ranks all measure and the first one writes.
+    logs by steps log every step, as the series need; all other callbacks keep its `logging_steps`. `starts_fresh`:
+    whether the policy equals its reference and its adapter is new, which must then show in the first step; None to find
+    out. With several ranks all measure and the first one writes.
 
     `samples`: whether texts are kept: for GRPO, RLOO and PPO the best and the worst answers over time
     (tracking/reading/samples.py, at most 256 KiB); False if they are private.
@@ -217,7 +217,7 @@ class CanaryCallback(Hooks):
         """Open the run, take the fingerprint, start the probes. Raises BlindProbe, which ends the training."""
         every = make_log_honest(args, state, self._log_every_step)  # on every rank: logging gathers from all
         self.close()  # train() was called again before the last call had ended
-        self._console = Console(running_trainer(), every)
+        self._console = Console(running_trainer(), every, Hooks)
         if state.is_world_process_zero:
             self._open(args, state, kwargs.get("model"))
         algo = algorithm_of(args, running_trainer()) if self.journal is None else self.journal.target.algo

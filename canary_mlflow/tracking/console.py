@@ -1,4 +1,4 @@
-"""Prints a trainer's log as often as its user asked for, although every step is logged."""
+"""Shows a trainer's log to its other callbacks as often as its user asked for, although every step is logged."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-PRINTING = frozenset({"PrinterCallback", "ProgressCallback", "NotebookProgressCallback", "RichProgressCallback"})
-"""Callbacks of Transformers and TRL that print, by name: no torch is loaded here."""
-
 AS_THEY_ARE = ("epoch", "step", "learning_rate", "grad_norm", "num_tokens", "num_input_tokens_seen")
 """What a trainer logs as it is at a step; it averages everything else over the steps since the last log."""
 SUMMARIES = ("eval_", "train_")  # of an evaluation and of the whole training: always shown
 
 
 class Console:
-    """Stands before a trainer's printing callbacks and passes on the log of every `every`-th step: means over the steps
-    since the last one, as the trainer itself would have logged them."""
+    """Stands before a trainer's other callbacks, which print and report to the team's own store, and passes on the log
+    of every `every`-th step: means over the steps since the last one, as the trainer itself would have logged them."""
 
-    def __init__(self, trainer: Any, every: int) -> None:
+    def __init__(self, trainer: Any, every: int, ours: type[Any]) -> None:
         callbacks: Sequence[Any] = trainer.callback_handler.callbacks if trainer is not None and every > 1 else ()
-        self._callbacks = [one for one in callbacks if _prints(one)]
+        self._callbacks = [one for one in callbacks if not isinstance(one, ours) and hasattr(one, "on_log")]
         for callback in self._callbacks:
             callback.on_log = _Thinned(callback.on_log, every)  # in the instance, before the method of its class
 
@@ -30,10 +27,6 @@ class Console:
             if isinstance(vars(callback).get("on_log"), _Thinned):
                 del callback.on_log
         self._callbacks = []
-
-
-def _prints(callback: Any) -> bool:
-    return any(kind.__name__ in PRINTING for kind in type(callback).__mro__)
 
 
 class _Thinned:

@@ -51,20 +51,32 @@ def named(client: MlflowClient, session_id: str, source: str) -> Run:
 
 def child_for(client: MlflowClient, parent: Run, given: str | None) -> str | None:
     """The given run, put into the session. None if the training needs a new run: none is given, or the given one is the
-    session itself, has already recorded a training, or belongs elsewhere, where the script's own run stays."""
+    session itself, has already recorded a training, or belongs elsewhere, where the script's own run stays. A trial
+    stays below the script's outer run, as the session then is there itself."""
     session_id = parent.info.run_id
-    if given in (None, session_id):
+    if given in (None, session_id, parent.data.tags.get(tags.PARENT_RUN)):
         return None
     run = get_run(client, given)
     if run.data.tags.get(tags.ROLE) == "run":
         return None
     above, home = run.data.tags.get(tags.PARENT_RUN, session_id), run.info.experiment_id
-    if above == session_id and home == parent.info.experiment_id:
+    if home == parent.info.experiment_id and (above == session_id or _goes_below(client, parent, above)):
         log_tags(client, given, {tags.PARENT_RUN: session_id})
         return given
     where = f"nested in run {above}" if above != session_id else f"in experiment {home}"
     log.warning("canary: run %s is %s and stays there; session %s gets a run of its own", given, where, session_id)
     return None
+
+
+def _goes_below(client: MlflowClient, session: Run, outer: str) -> bool:
+    """Put the session below a script's outer run, whose trials it then holds; False if either belongs elsewhere."""
+    if (above := session.data.tags.get(tags.PARENT_RUN)) is not None:
+        return bool(above == outer)
+    found = get_run(client, outer)
+    if tags.ROLE in found.data.tags or found.info.experiment_id != session.info.experiment_id:
+        return False
+    log_tags(client, session.info.run_id, {tags.PARENT_RUN: outer})
+    return True
 
 
 def usual_experiment(client: MlflowClient, name: str | None, tracking_uri: str | None) -> str:

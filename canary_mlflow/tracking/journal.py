@@ -12,6 +12,7 @@ from typing import Any
 
 from canary_mlflow.gates.model.records import Raised
 from canary_mlflow.tracking.delivery.recorder import PERIOD, Recorder
+from canary_mlflow.tracking.describing.compact import compact
 from canary_mlflow.tracking.describing.evaluations import PREFIX, Evaluated, Evaluations
 from canary_mlflow.tracking.describing.failures import classify, raised
 from canary_mlflow.tracking.describing.learning import learned
@@ -99,7 +100,7 @@ class Journal:
         if self.finished:
             if measured:
                 self.probes.evaluated(values, self.rows.get(step, {}))
-            self._late(step, values, self.evaluated.tags() if measured else {})
+            self._late(step, values, self._late_tags() if measured else {})
             return
         self._row(step).update(values)
         self.probes.emit("logged")
@@ -161,14 +162,14 @@ class Journal:
         ending = Ending(failure=failure, reason=reason, raised=raised_by, last_step=self.last_step)
         found = self._findings(ordered)
         self.learned = (found.learned, found.learned_reason)
-        tags = self.probes.tags() | self.evaluated.tags()
+        tags = dict(self.probes.tags())
         self.observers.call_each("finish", lambda observer: tags.update(observer.finish(ending)))
         if self.recorder is None:
             self.rows_lost = sum(map(len, self.rows.values())) if "mlflow" in self.observers else 0
         else:
             content = summary(self.target, ending, found, ordered, self._began)
             tags |= end_tags(ending, found, self.recorder.lost, self._all_troubles())
-            self._write_end(self.recorder, ending, content, tags)
+            self._write_end(self.recorder, ending, content, compact("found", tags) | self._late_tags())
             self.rows_lost = self.recorder.close(timeout)
         self._say()
         self._ended = True
@@ -233,6 +234,10 @@ class Journal:
             if tags:
                 self.recorder.tag(tags)
             self.rows_lost = self.recorder.close(PERIOD)
+
+    def _late_tags(self) -> dict[str, str]:
+        """What an evaluation after the training may change."""
+        return compact("late", self.evaluated.tags())
 
     def _all_troubles(self) -> dict[str, str]:
         """What broke → why."""

@@ -5,8 +5,6 @@ Loads no torch.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import os
 from collections.abc import Mapping
@@ -17,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 from canary_mlflow import tags
 from canary_mlflow.errors import StoreError, one_line
 from canary_mlflow.tracking import joining
+from canary_mlflow.tracking.describing.arguments import at_default
+from canary_mlflow.tracking.describing.compact import compact
 from canary_mlflow.tracking.describing.fact_tags import jsonable
 from canary_mlflow.tracking.describing.schema import CONFIG_PREFIX, required
-from canary_mlflow.tracking.describing.workload import algorithm_of, workload_of
+from canary_mlflow.tracking.describing.workload import algorithm_of, logs_as, workload_of
 from canary_mlflow.tracking.ending import Target
 from canary_mlflow.tracking.observers import Observer
 from canary_mlflow.tracking.sinks import SINKS, SinkSetting
@@ -83,8 +83,8 @@ def open_target(options: CallbackOptions, training: Training) -> Target:
         environment=training.environment,
         warmup_steps=options.warmup_steps,
         folder=options.folder or Path(args.output_dir) / "canary",
-        # by the arguments, whatever the work is called: a trainer that takes no TRL arguments logs what it likes
-        required=required(algorithm_of(args), vars(args), training.environment.get("trl", "")),
+        # by arguments and trainer, whatever the work is called: one that is not made from TRL's logs what it likes
+        required=required(logs_as(args, training.trainer), vars(args), training.environment.get("trl", "")),
     )
     if "mlflow" not in options.sinks and given_run(options) is None:
         return target
@@ -139,26 +139,25 @@ def describe(client: MlflowClient, target: Target, options: CallbackOptions, tra
     from mlflow.exceptions import MlflowException
 
     args = training.args
-    text = json.dumps(jsonable(target.config), sort_keys=True)
     found = {
         tags.ROLE: "run",
         tags.ALGO: target.algo,
         tags.SEED: str(args.seed),
         tags.COMPLETED: "false",
         tags.MAX_STEPS: str(training.state.max_steps),  # optimizer steps; a workload may count iterations
-        tags.CONFIG_HASH: hashlib.sha256(text.encode()).hexdigest()[:16],
         **{f"{tags.WORKLOAD}{key}": str(value) for key, value in target.workload.items()},
         **{f"{tags.HARDWARE}{key}": value for key, value in training.hardware.items()},
         **{f"{tags.ENV}{key}": value for key, value in target.environment.items()},
         **options.tags,
     }
     try:
-        session.log_tags(client, target.run_id, found)
+        session.log_tags(client, target.run_id, compact("about", found))
         if options.config:
             client.log_dict(target.run_id, jsonable(options.config), "config.yaml")
         if target.owned or options.run_id is None or not options.config:  # a launcher stores its configuration itself
             params = {f"{CONFIG_PREFIX}{key}": value for key, value in target.config.items()}
-            session.log_params(client, target.run_id, params)
+            usual = {f"{CONFIG_PREFIX}{key}" for key in at_default(args, target.config)}
+            session.log_settings(client, target.run_id, params, usual)
     except (MlflowException, OSError) as error:
         log.warning("canary: run %s: not all of its description was written: %s", target.run_id, one_line(error))
 

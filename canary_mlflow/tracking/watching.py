@@ -17,6 +17,7 @@ from canary_mlflow.notify.events import of_warning
 from canary_mlflow.shown import visible
 from canary_mlflow.tracking.delivery.lines import LineFile, to_line
 from canary_mlflow.tracking.delivery.recorder import Recorder
+from canary_mlflow.tracking.describing.compact import compact
 from canary_mlflow.tracking.ending import Target
 from canary_mlflow.tracking.observers import Ending, Observer
 from canary_mlflow.tracking.probes import BEAT
@@ -64,7 +65,7 @@ class Watching(Observer):
 
     def begin(self, recorder: Recorder | None) -> None:
         self._recorder = recorder
-        self._tag({tags.WATCH_POLICY: self.watch.policy.name, **self._tags()})
+        self._tag(self._tags())
 
     def row_closed(self, step: int, row: Mapping[str, float]) -> None:
         if step > 0:  # 0: logged before training
@@ -88,7 +89,7 @@ class Watching(Observer):
         self._file.close()
         if self._recorder is not None and not self._in_place and self.watch.warnings:
             self._recorder.move(self._file.path)
-        return {**self._tags(), **self._lead(ending.last_step)}
+        return compact("watch", {**self._tags(), **self._lead(ending.last_step)})
 
     def _pass_on(self, said: Sequence[WatchWarning]) -> None:
         for notice in self.watch.notices[self._notices :]:
@@ -108,12 +109,13 @@ class Watching(Observer):
 
     def _tag(self, found: Mapping[str, str]) -> None:
         if self._recorder is not None:
-            self._recorder.tag(found)
+            self._recorder.tag(compact("watch", found))
 
     def _tags(self) -> dict[str, str]:
         found = self.watch.warnings
         worst = "stopped" if self.stop_requested else _LEVELS[self.watch.verdict]
         return {
+            tags.WATCH_POLICY: self.watch.policy.name,
             tags.WATCH_LEVEL: worst,
             tags.WATCH_WARNINGS: str(len(found)),
             tags.WATCH_FIRST: brief(found[0]) if found else "",

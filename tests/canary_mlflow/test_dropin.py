@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from canary_mlflow import CanaryCallback
 from canary_mlflow.gates.model.records import Run
 from canary_mlflow.gates.model.sides import candidate_side
+from canary_mlflow.tracking.describing.compact import expanded
 from canary_mlflow.tracking.describing.schema import required
 from canary_mlflow.tracking.reading.histories import read_runs
 
@@ -29,7 +30,7 @@ OPTIONS: dict[str, dict[str, Any]] = {"kto": {"per_device_train_batch_size": 8}}
 def recorded_run(shared: Any, canary: CanaryCallback) -> tuple[Run, dict[str, str]]:
     assert canary.run_id is not None
     (run,) = read_runs(shared.client, [canary.run_id])
-    return run, shared.client.get_run(canary.run_id).data.tags
+    return run, expanded(shared.client.get_run(canary.run_id).data.tags)
 
 
 @pytest.mark.parametrize("kind", [*BUILDERS, "ppo"])

@@ -18,6 +18,7 @@ from tiny_trainers import build, sft
 from canary_mlflow import CanaryCallback
 from canary_mlflow.gates.measured import by_layer
 from canary_mlflow.gates.root_causes import root_causes
+from canary_mlflow.tracking.describing.compact import expanded
 from canary_mlflow.tracking.describing.fact_tags import facts_in
 from canary_mlflow.tracking.probes import parameters
 from canary_mlflow.tracking.probes.parameters import LayerDrift, Parameters, layer_of
@@ -57,7 +58,7 @@ def trained(tiny: str, change: Change = unchanged, **own: Any) -> str:
     change(trainer)
     trainer.train()
     assert callback.run_id is not None
-    assert not MlflowClient().get_run(callback.run_id).data.tags["canary.troubles"]
+    assert not expanded(MlflowClient().get_run(callback.run_id).data.tags)["canary.troubles"]
     return callback.run_id
 
 
@@ -162,7 +163,7 @@ def test_a_run_that_breaks_off_or_goes_on_from_a_checkpoint_records_none(tiny: s
     resumed = CanaryCallback(watch=None, system_metrics=False)
     sft(tiny, place, [resumed]).train(resume_from_checkpoint=str(place / "out" / "checkpoint-4"))
     for run_id in (callback.run_id, resumed.run_id):
-        tags = MlflowClient().get_run(run_id).data.tags
+        tags = expanded(MlflowClient().get_run(run_id).data.tags)
         assert not [key for key in facts_in(tags) if key.startswith("layer_drift.")]
         assert tags["canary.facts.parameters"]
         assert not tags["canary.troubles"]

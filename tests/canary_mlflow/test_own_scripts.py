@@ -193,16 +193,18 @@ def test_a_run_of_the_script_itself_joins(store: str, tmp_path: Path) -> None:
 def test_a_run_of_the_script_that_belongs_elsewhere_stays_and_the_session_gets_its_own(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    """Scripts name an experiment of their own, or nest the runs of a search: neither ends their training."""
+    """Scripts name an experiment of their own, or nest the trials of a second search: neither ends their training."""
     client = MlflowClient()
     elsewhere = client.create_experiment("the script's")
     with session("mine") as opened:
         with mlflow.start_run(experiment_id=elsewhere) as named:
             trainer("", tmp_path / "a", [CanaryCallback()]).train()
-        with mlflow.start_run(), mlflow.start_run(nested=True) as nested:
+        with mlflow.start_run(), mlflow.start_run(nested=True):
             trainer("", tmp_path / "b", [CanaryCallback()]).train()
+        with mlflow.start_run(), mlflow.start_run(nested=True) as nested:
+            trainer("", tmp_path / "c", [CanaryCallback()]).train()
     found = children(client, opened.session_id)
-    assert len(found) == 2
+    assert len(found) == 3
     for own in (named, nested):
         assert own.info.run_id not in found
         assert "canary.role" not in client.get_run(own.info.run_id).data.tags
@@ -212,6 +214,20 @@ def test_a_run_of_the_script_that_belongs_elsewhere_stays_and_the_session_gets_i
     own_store = f"sqlite:///{tmp_path / 'own.db'}"
     with pytest.raises(UsageError, match=r"start it there \(canary session start NAME --tracking-uri sqlite:///"):
         trainer("", tmp_path / "c", [CanaryCallback(tracking_uri=own_store)]).train()
+
+
+def test_the_trials_of_an_outer_run_join_the_session_that_then_lies_below_it(store: str, tmp_path: Path) -> None:
+    client, trials = MlflowClient(), []
+    with session("mine") as opened, mlflow.start_run() as outer:
+        for seed in range(2):
+            with mlflow.start_run(nested=True) as trial:
+                trainer("", tmp_path / str(seed), [CanaryCallback()], seed=seed).train()
+            trials.append(trial.info.run_id)
+        trainer("", tmp_path / "beside", [CanaryCallback()]).train()  # the outer run is above its session
+    found = children(client, opened.session_id)
+    assert (set(trials) < set(found), len(found), outer.info.run_id in found) == (True, 3, False)
+    assert children(client, outer.info.run_id) == [opened.session_id]
+    assert "3 candidate runs" in said("compare", opened.session_id, opened.session_id, "--policy", "files").stdout
 
 
 def test_a_run_that_no_callback_recorded_is_refused(store: str) -> None:

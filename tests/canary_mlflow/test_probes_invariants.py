@@ -15,6 +15,7 @@ from tiny_trainers import build
 from transformers import AutoModelForCausalLM, TrainerCallback
 
 from canary_mlflow import CanaryCallback
+from canary_mlflow.tracking.describing.compact import expanded
 from canary_mlflow.tracking.probes.invariants.definitions import Definitions, entropy, log_probability
 
 LORA = LoraConfig(r=2, target_modules=["query_key_value"], task_type="CAUSAL_LM")
@@ -27,7 +28,7 @@ def start(shared: Any, kind: str, tiny: str, place: Path, *others: Any, fresh: b
         tiny_trainer(place, callbacks=[*others, canary], iterations=1, **own).train()
     else:
         build(kind, tiny, place, [*others, canary], max_steps=2, **own).train()
-    tags = shared.client.get_run(canary.run_id).data.tags
+    tags = expanded(shared.client.get_run(canary.run_id).data.tags)
     return tags["canary.invariants"], tags["canary.invariants_checked"]
 
 

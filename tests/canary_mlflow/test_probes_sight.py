@@ -17,6 +17,7 @@ from canary_mlflow.errors import BlindProbe
 from canary_mlflow.gates.model.records import Run
 from canary_mlflow.gates.model.sides import candidate_side
 from canary_mlflow.tracking.describing import fingerprint
+from canary_mlflow.tracking.describing.compact import expanded
 from canary_mlflow.tracking.probes import parameters
 from canary_mlflow.tracking.probes.finiteness import Finiteness
 from canary_mlflow.tracking.probes.gradients import Gradients, norms_of
@@ -31,7 +32,7 @@ def run_of(shared: Any, canary: CanaryCallback) -> tuple[Run, dict[str, str], st
     assert canary.run_id is not None
     (run,) = read_runs(shared.client, [canary.run_id])
     stored = shared.client.get_run(canary.run_id)
-    return run, stored.data.tags, stored.info.status
+    return run, expanded(stored.data.tags), stored.info.status
 
 
 def norm_that_hides(tensors: Any, order: float, dtype: Any = None) -> Any:

@@ -28,6 +28,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from canary_mlflow import CanaryCallback
 from canary_mlflow.errors import NoSuchRun
 from canary_mlflow.gates.model.metrics import MEANINGS
+from canary_mlflow.tracking.describing.compact import expanded
 from canary_mlflow.tracking.reading.histories import read_runs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -362,7 +363,7 @@ def test_a_given_run_is_written_and_left_to_its_owner(shared: Any, place: Path) 
     trainer.train()
     stored = shared.client.get_run(run_id)
     assert stored.info.status == "RUNNING"
-    assert {key: value for key, value in stored.data.tags.items() if key.startswith("canary.workload.")} == {
+    assert {key: value for key, value in expanded(stored.data.tags).items() if key.startswith("canary.workload.")} == {
         "canary.workload.algo": "sft",
         "canary.workload.data": "x",
     }
@@ -433,7 +434,7 @@ def test_parameters_broken_by_the_last_update_are_found(shared: Any, place: Path
 
     canary = recording(shared)
     plain(place, [canary, Poison()]).train()
-    tags = shared.client.get_run(canary.run_id).data.tags
+    tags = expanded(shared.client.get_run(canary.run_id).data.tags)
     assert (tags["canary.parameters_finite"], tags["canary.nan_steps"]) == ("false", "1")
 
 
@@ -451,7 +452,7 @@ def test_a_probe_that_breaks_is_switched_off_and_named(
     assert "peak_memory" not in canary.rows[STEPS]
     assert "step_time" in canary.rows[STEPS]
     assert "probe memory: step_ended: OSError: no such counter" in caplog.text
-    assert "no such counter" in shared.client.get_run(canary.run_id).data.tags["canary.troubles"]
+    assert "no such counter" in expanded(shared.client.get_run(canary.run_id).data.tags)["canary.troubles"]
 
 
 def test_no_hook_stays_on_the_model(shared: Any, place: Path) -> None:

@@ -18,6 +18,7 @@ from canary_mlflow import CanaryCallback
 from canary_mlflow.errors import StoreError, UsageError
 from canary_mlflow.gates.watch import Level, WatchWarning
 from canary_mlflow.policies import load_watch
+from canary_mlflow.tracking.describing.compact import expanded
 from canary_mlflow.tracking.reading.facts import IN_TAG, warnings_in, worst_of
 from canary_mlflow.tracking.reading.histories import read_runs
 from canary_mlflow.tracking.watching import champion_bands
@@ -39,7 +40,7 @@ class Look(TrainerCallback):
             time.sleep(0.1)  # the warning is on its way in a thread
             experiment = self.client.get_experiment_by_name("watched").experiment_id
             running = self.client.search_runs([experiment], "attributes.status = 'RUNNING'")
-            self.seen = running[0].data.tags.get("canary.watch.first", "")
+            self.seen = expanded(running[0].data.tags).get("canary.watch.first", "")
 
 
 def train(place: Path, *extra: TrainerCallback, healthy: bool = False, **own: Any) -> CanaryCallback:
@@ -50,7 +51,7 @@ def train(place: Path, *extra: TrainerCallback, healthy: bool = False, **own: An
 
 
 def tags_of(place: Path, canary: CanaryCallback) -> dict[str, str]:
-    return dict(MlflowClient(f"sqlite:///{place}/mlflow.db").get_run(canary.run_id).data.tags)
+    return expanded(MlflowClient(f"sqlite:///{place}/mlflow.db").get_run(canary.run_id).data.tags)
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from forked_runs import ForkedRuns
 
 from canary_mlflow.gates import Run
 from canary_mlflow.gates.measured import by_layer
+from canary_mlflow.tracking.describing.compact import expanded
 from canary_mlflow.tracking.probes.invariants.beginnings import FreshAnswers, steps_on_answers
 from canary_mlflow.tracking.probes.invariants.definitions import PairLoss
 from canary_mlflow.tracking.probes.invariants.rollouts import SampledPolicy
@@ -49,12 +50,13 @@ def trained(runs: ForkedRuns, algo: str, *words: str) -> Run:
 def test_a_short_training_is_whole_and_starts_as_it_must(runs: ForkedRuns, algo: str) -> None:
     run = trained(runs, algo)
     assert run.completed, run.reason
-    assert runs.client.get_run(run.run_id).data.tags["canary.invariants"] == "ok"
+    said = expanded(runs.client.get_run(run.run_id).data.tags)
+    assert said["canary.invariants"] == "ok"
     for name, value in FIRST[algo].items():
         assert float(run.series[name].values[0]) == pytest.approx(value, abs=1e-6)
     assert {"eval_reward", "eval_loss"} & set(run.series)
     assert {layer.rpartition(".")[2] for layer, (moved,) in by_layer([run]).items() if moved > 0} >= {"0", "1"}
-    assert CHECKED.get(algo, "sampled policy") in runs.client.get_run(run.run_id).data.tags["canary.invariants_checked"]
+    assert CHECKED.get(algo, "sampled policy") in said["canary.invariants_checked"]
 
 
 TOLD = """
@@ -141,7 +143,7 @@ def tiny_rows() -> Any:
 
 def test_answers_are_compared_with_the_policy_that_drew_them(runs: ForkedRuns) -> None:
     run = trained(runs, "grpo")
-    checked = runs.client.get_run(run.run_id).data.tags["canary.invariants_checked"]
+    checked = expanded(runs.client.get_run(run.run_id).data.tags)["canary.invariants_checked"]
     assert {"reference start", "fresh answers", "sampled policy"} <= set(checked.split(", "))
     assert len(run.series["sampling_mismatch"].values) == STEPS
 

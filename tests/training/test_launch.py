@@ -23,6 +23,7 @@ from small_disk import fill, small_disk
 from workplace import ROOT, Workplace
 
 from canary_mlflow.link_env import place_of
+from canary_mlflow.tracking.describing.compact import expanded
 from canary_mlflow.tracking.stores.store import prepare_store
 
 FEW = ["tier.train_rows=64", "tier.eval_rows=16"]  # as many as are trained on here: to prepare more takes a while
@@ -97,7 +98,7 @@ def test_sigterm_leaves_failed_runs_with_their_metrics_and_no_version(eager: Wor
     (run,) = runs(eager, "run")
     assert run.info.status == "FAILED"
     assert run.data.tags["canary.failure"] == "interrupted"
-    last = int(run.data.tags["canary.last_step"])
+    last = int(expanded(run.data.tags)["canary.last_step"])
     steps = {point.step for point in client.get_metric_history(run.info.run_id, "stability/loss")}
     assert last >= 20
     assert steps == set(range(1, last + 1))
@@ -273,7 +274,7 @@ def test_an_exception_in_training_is_recorded_and_registers_nothing(
     (session,) = runs(workplace, "session")
     assert (session.info.status, session.data.tags["canary.verdict"]) == ("FAILED", "INCONCLUSIVE")
     assert said in session.data.tags["mlflow.note.content"]
-    assert run.data.tags["canary.last_step"] == "5"
+    assert expanded(run.data.tags)["canary.last_step"] == "5"
     client = MlflowClient(workplace.uri)
     assert len(client.get_metric_history(run.info.run_id, "stability/loss")) == 5
     assert "traceback.txt" in {item.path for item in client.list_artifacts(run.info.run_id)}
@@ -334,7 +335,7 @@ def test_artifacts_without_room_cost_the_weights_and_no_metrics(workplace: Workp
         assert "its weights were not kept: " in done.stderr
         assert "expected an artifact store with room for it" in done.stderr
         (run,) = runs(workplace, "run")
-        assert (run.info.status, run.data.tags["canary.last_step"]) == ("FAILED", "8")
+        assert (run.info.status, expanded(run.data.tags)["canary.last_step"]) == ("FAILED", "8")
         client = MlflowClient(workplace.uri)
         assert len(client.get_metric_history(run.info.run_id, "stability/loss")) == 8
         assert "model" not in {item.path for item in client.list_artifacts(run.info.run_id)}

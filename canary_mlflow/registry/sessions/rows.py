@@ -124,7 +124,8 @@ def record(registry: Registry, session_id: str, model: str, word: Word) -> Row |
     if over and unnamed:
         refuse_champion(registry, session_id, unnamed[0])
     facts = {"runs": {run_id: _plain(one) for run_id, one in new.items()}}
-    facts |= {"code": digest(recipe(read_found(client, made))), "commit": _commit(made)}
+    read = read_found(client, made)
+    facts |= {"code": digest(recipe(read)), "commit": _commit(read)}
     places = places_of(unnamed)
     facts |= {"weights": dict(weights_of(unnamed)), "places": places, "there": dict(files_in(client, places))}
     facts |= {"trained": {run.info.run_id: one for run in unnamed for one, _ in recorded(run)}}
@@ -258,9 +259,9 @@ def places_of(runs: Iterable[MlflowRun]) -> dict[str, str]:
     return {run_id: place for run_id, place in tagged.items() if place}
 
 
-def _commit(runs: Iterable[MlflowRun]) -> str:
+def _commit(runs: Iterable[Run]) -> str:
     """The commit that the runs recorded; "" if they recorded none, or several."""
-    found = {run.data.tags.get(f"{tags.ENV}git_commit", "") for run in runs}
+    found = {run.environment.get("git_commit", "") for run in runs}
     return found.pop() if len(found) == 1 else ""
 
 

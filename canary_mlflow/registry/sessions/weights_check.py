@@ -16,6 +16,7 @@ from canary_mlflow.registry.guard.binding import digest_of_all, file_digests, fi
 from canary_mlflow.registry.guard.seal import trained_in
 from canary_mlflow.registry.guard.trained import Record, compare
 from canary_mlflow.shown import visible
+from canary_mlflow.tracking.describing.compact import expanded
 from canary_mlflow.tracking.describing.fact_tags import facts_in
 from canary_mlflow.tracking.reading.facts import count
 from canary_mlflow.tracking.stores.session import child_runs
@@ -94,5 +95,5 @@ def asked(folder: Path, records: Mapping[str, Record], tokens: int) -> Mapping[s
 
 def tokens_of(client: MlflowClient, session_id: str) -> int:
     """The size of the tokenizer that the session's runs recorded; 0 if they had none, or do not agree on one."""
-    sizes = {facts_in(run.data.tags).get("tokenizer.size", "") for run in child_runs(client, session_id)}
+    sizes = {facts_in(expanded(run.data.tags)).get("tokenizer.size", "") for run in child_runs(client, session_id)}
     return count(sizes.pop()) if len(sizes) == 1 else 0

@@ -29,6 +29,12 @@ def algorithm_of(args: Any, trainer: Any = None) -> str:
     return name.removesuffix("Config").lower() if name.endswith("Config") else "trainer"
 
 
+def logs_as(args: Any, trainer: Any) -> str:
+    """The algorithm by the class of the arguments, if the trainer is made from TRL's or is ours; else `trainer`."""
+    made_from = {kind.__module__.partition(".")[0] for kind in type(trainer).__mro__}
+    return algorithm_of(args) if trainer is None or made_from & {"trl", "canary_mlflow"} else "trainer"
+
+
 def workload_of(training: Training, algo: str) -> dict[str, str]:
     """The workload of a run whose script did not give one, from arguments, model and data."""
     args, model = training.args, training.model

@@ -11,7 +11,6 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, fields, is_dataclass
 from itertools import chain
 from typing import Any
 
@@ -19,6 +18,7 @@ import torch
 
 from canary_mlflow.gates.facts.check import INCIDENTAL
 from canary_mlflow.gates.facts.regressions import LOST
+from canary_mlflow.tracking.describing.arguments import NO_SETTING, changed_fields
 from canary_mlflow.tracking.describing.data_facts import (
     IGNORED_LABEL,
     held_out_trained,
@@ -35,11 +35,6 @@ from canary_mlflow.tracking.probes.hooks import ForwardHook
 
 LOOKED_AT = ("input_ids", "labels", "attention_mask", "position_ids")
 LOOKED_INTO = 2  # steps
-NO_SETTING = frozenset({"_attn_implementation_autoset", "_name_or_path", "architectures", "base_model_name_or_path",
-                        "logging_nan_inf_filter", "model_type", "peft_version", "runtime_config",
-                        "transformers_version"})  # fmt: skip
-"""Keys of arguments and configurations that tell where something comes from, or that we set ourselves."""
-
 UNTOLD = ("params", "lr", "names")
 """Keys of an optimizer's group that are no settings."""
 
@@ -331,20 +326,6 @@ def settings_of(config: Any) -> Found:
     """Where a configuration differs from its class's defaults; {} for no configuration."""
     found = config.to_diff_dict() if hasattr(config, "to_diff_dict") else {}
     return {key: value for key, value in found.items() if key not in NO_SETTING and value is not None}
-
-
-def changed_fields(values: Any, plain_values: Mapping[str, Any]) -> Found:
-    """The fields of a dataclass that are not at their default, without those that differ from run to run anyway."""
-    if not is_dataclass(values):
-        return {}
-    usual = {one.name: one.default_factory() if one.default_factory is not MISSING else one.default
-             for one in fields(values)}  # fmt: skip
-    return {
-        name: plain_values[name]
-        for name in sorted(usual.keys() & plain_values.keys())
-        if name not in INCIDENTAL | NO_SETTING
-        and as_text(plain_values[name]) != as_text(getattr(usual[name], "value", usual[name]))
-    }
 
 
 def counted(words: Iterator[str]) -> str:

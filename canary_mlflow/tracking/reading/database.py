@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from canary_mlflow.errors import NoSuchRun, StoreError, one_line
 from canary_mlflow.gates.model.records import Run
 from canary_mlflow.tags import PARENT_RUN, RUN_NAME
+from canary_mlflow.tracking.describing.compact import expanded, params_in
 from canary_mlflow.tracking.reading.facts import Latest, RunFacts
 from canary_mlflow.tracking.reading.records import NONE, Points, run_from, with_infinities
 from canary_mlflow.tracking.stores.read_only import engine
@@ -62,7 +63,9 @@ def read_facts(
     """The runs that exist, by id, in the given order. `tags`, `latest`, `params`: only these keys (None: all)."""
     if not run_ids:
         return {}
-    said, told = read_pairs(connection, run_ids, tags, params)
+    wanted = None if params is None else set(params)
+    said, told = read_pairs(connection, run_ids, tags, wanted)
+    said |= {run_id: expanded(found) for run_id, found in said.items()}
     values = read_latest(connection, run_ids, latest)
     found = {row.run_uuid: row for row in connection.execute(sa.select(RUNS).where(RUNS.c.run_uuid.in_(run_ids)))}
     return {
@@ -77,7 +80,7 @@ def read_facts(
             artifacts=row.artifact_uri or "",
             tags=said[run_id],
             latest=values[run_id],
-            params=told[run_id],
+            params={**params_in(said[run_id], wanted), **told[run_id]},
         )
         for run_id in run_ids
         if (row := found.get(run_id)) is not None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchRun
 from canary_mlflow.gates.model.records import Series
+from canary_mlflow.tracking.describing.compact import expanded
 from canary_mlflow.tracking.describing.schema import mlflow_key
 from canary_mlflow.tracking.reading.facts import Latest, RunFacts
 from canary_mlflow.tracking.reading.histories import read_points
@@ -99,6 +100,6 @@ def facts_of(run: MlflowRun, latest: Mapping[str, Latest]) -> RunFacts:
         deleted=run.info.lifecycle_stage != "active",
         experiment=str(run.info.experiment_id),
         artifacts=run.info.artifact_uri or "",
-        tags=dict(run.data.tags),
+        tags=expanded(run.data.tags),
         latest=latest,
     )

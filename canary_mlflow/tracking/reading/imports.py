@@ -18,6 +18,7 @@ from canary_mlflow.files.runs import broken_down, run_of
 from canary_mlflow.files.watched import critical_held
 from canary_mlflow.gates.model.paradigm import paradigm_of
 from canary_mlflow.gates.model.records import Run
+from canary_mlflow.tracking.describing.compact import compact
 from canary_mlflow.tracking.describing.learning import IMPROVES, learned
 from canary_mlflow.tracking.describing.schema import CONFIG_PREFIX, is_fault, mlflow_key
 from canary_mlflow.tracking.stores.session import get_run, log_params, log_tags, start_run
@@ -97,7 +98,7 @@ def write_import(client: MlflowClient, experiment: str, item: Imported, parent: 
     try:
         for batch in _batches(item.run):
             client.log_batch(run_id, metrics=batch)
-        log_tags(client, run_id, tags_of(item))
+        log_tags(client, run_id, compact("found", tags_of(item)))
         log_params(client, run_id, {f"{CONFIG_PREFIX}{key}": value for key, value in item.run.configuration.items()})
         client.set_terminated(run_id, "FINISHED" if item.run.completed else "FAILED")
     except BaseException as error:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from canary_mlflow import tags
 from canary_mlflow.gates.facts.regressions import CANARY
 from canary_mlflow.gates.model.records import Run, Series
+from canary_mlflow.tracking.describing.compact import expanded, params_in
 from canary_mlflow.tracking.describing.fact_tags import facts_in
 from canary_mlflow.tracking.describing.failures import raised_from
 from canary_mlflow.tracking.describing.schema import CONFIG_PREFIX, name_of_key
@@ -24,6 +25,7 @@ NONE: Points = np.empty((0, 3))
 
 def run_from(run_id: str, said: Mapping[str, str], params: Mapping[str, str], points: Mapping[str, Points]) -> Run:
     """A run from its tags, its params, and its points by MLflow key."""
+    said = expanded(said)
     series = {name_of_key(key): series_of(name_of_key(key), rows) for key, rows in sorted(points.items())}
     return Run(
         run_id=run_id,
@@ -43,7 +45,7 @@ def run_from(run_id: str, said: Mapping[str, str], params: Mapping[str, str], po
         workload=_section(said, tags.WORKLOAD),
         hardware=_section(said, tags.HARDWARE),
         environment=_section(said, tags.ENV),
-        configuration=configuration_of(params, said),
+        configuration=configuration_of({**params_in(said), **params}, said),
         facts=facts_in(said),
         session=said.get(tags.PARENT_RUN, ""),
         note=said.get(tags.NOTE, ""),

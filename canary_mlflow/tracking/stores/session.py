@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from statistics import median
 from types import MappingProxyType
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from canary_mlflow.errors import NoSuchRun, StoreError, one_line
 from canary_mlflow.gates.facts.check import without_addresses
 from canary_mlflow.tags import CELL_NAME, COMPLETED, FAILURE, FAILURE_REASON, PARENT_RUN, ROLE, RUN_NAME, where
+from canary_mlflow.tracking.describing.compact import compact
 from canary_mlflow.tracking.stores.owner import heartbeat, lease
 from canary_mlflow.tracking.stores.places import without_password
 from canary_mlflow.tracking.stores.store import experiment_id
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 LONGEST_NAME = 250  # characters of a run's name, for which MLflow's databases have room
 LONGEST_PARAM = 500  # characters; MLflow's own limit is 6000, its UI shows far fewer
+UNSET = ("None", "")
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -57,21 +59,27 @@ def create_child_run(
     name: str,
     tags: Mapping[str, str],
     params: Mapping[str, object],
+    usual: Container[str] = (),
 ) -> str:
-    """Start one run of a session and return its id; values of `params` longer than 500 characters are cut."""
+    """Start one run of a session and return its id. `params`, `usual`: as for `log_settings`."""
     experiment = get_run(client, session_id).info.experiment_id
     own = {ROLE: "run", RUN_NAME: name_in_cell(name, tags), PARENT_RUN: session_id, **lease(), **tags}
     run_id = start_run(client, experiment, own)
-    log_params(client, run_id, params)
+    log_settings(client, run_id, params, usual)
     return run_id
 
 
 def describe_run(
-    client: MlflowClient, run_id: str, name: str, tags: Mapping[str, str], params: Mapping[str, object]
+    client: MlflowClient,
+    run_id: str,
+    name: str,
+    tags: Mapping[str, str],
+    params: Mapping[str, object],
+    usual: Container[str] = (),
 ) -> None:
     """Describe an existing run of a session, as `create_child_run` describes a new one."""
     log_tags(client, run_id, {RUN_NAME: name, **tags})
-    log_params(client, run_id, params)
+    log_settings(client, run_id, params, usual)
 
 
 def close_run(
@@ -198,6 +206,14 @@ def log_params(client: MlflowClient, run_id: str, params: Mapping[str, object]) 
     from mlflow.entities import Param
 
     _log(client, run_id, "params", [Param(key, cut(str(value))) for key, value in params.items()])
+
+
+def log_settings(client: MlflowClient, run_id: str, params: Mapping[str, object], usual: Container[str]) -> None:
+    """Set params; those that are `usual`, or nothing, only in a tag with all of them: a param is what somebody set."""
+    shown = {key: value for key, value in params.items() if key not in usual and str(value) not in UNSET}
+    rest = {key: cut(str(value)) for key, value in params.items() if key not in shown}
+    log_tags(client, run_id, compact("settings", rest))
+    log_params(client, run_id, shown)
 
 
 def _log(client: MlflowClient, run_id: str, what: str, items: list[Any]) -> None:
