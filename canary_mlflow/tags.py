@@ -70,6 +70,7 @@ WATCH_STEPS_SAVED = "canary.watch.steps_saved"  # watch: steps that stopping it 
 # Of a run: what nobody filters by, several values in one tag as JSON (tracking/describing/compact.py).
 MORE = "canary.more."  # about, settings, found, late, watch, work, variants, end → all that read the tags below
 WATCHED = f"{MORE}watch"
+# These two only grow: what runs have recorded must read the same for ever.
 TOLD = frozenset({NOTE, LAST_STEP, NAN_STEPS, INF_STEPS, FIRST_NONFINITE, PARAMETERS_FINITE, LEARNED, LEARNED_REASON,
                   INVARIANTS, INVARIANTS_CHECKED, TROUBLES})  # fmt: skip
 TOLD_OF = (WORKLOAD, HARDWARE, ENV, FACTS, DATA, "canary.watch.", "canary.import.")  # all that begins so, but for:

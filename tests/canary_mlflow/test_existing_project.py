@@ -127,8 +127,20 @@ def test_long_parts_go_on_in_the_next_tag_and_shrink_again() -> None:
     assert expanded(stored).items() >= long.items()
     again = {**stored, **compact("about", {"canary.env.key19": "new"})}
     assert expanded(again)["canary.env.key19"] == "new"
-    odd = {"canary.more.about": "no JSON", "canary.more.found": "[1]", "canary.more.x.²": json.dumps({"seed": "1"})}
-    assert expanded(odd).items() - odd.items() == {("canary.seed", "1")}
+    odd = {
+        "canary.more.about": "no JSON",
+        "canary.more.found": "[" * 7000,
+        "canary.more.x.²": json.dumps({"note": "1"}),
+    }
+    assert expanded(odd).items() - odd.items() == {("canary.note", "1")}
+
+
+def test_no_run_takes_back_what_a_person_says_of_it() -> None:
+    """Marked by hand as no standard, whatever its training wrote before."""
+    wrote = {"canary.more.z": json.dumps({"not_promotable": "", "failure": "", "learned": "true"})}
+    said = expanded({**wrote, "canary.not_promotable": "a profiler", "canary.failure": "oom"})
+    assert (said["canary.not_promotable"], said["canary.failure"]) == ("a profiler", "oom")
+    assert said["canary.learned"] == "true"
 
 
 def test_no_run_fails_for_a_trainers_name(shared: Any, tiny: str, tmp_path: Path) -> None:

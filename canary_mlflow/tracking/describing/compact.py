@@ -15,6 +15,8 @@ from canary_mlflow.tracking.describing.schema import CONFIG_PREFIX
 
 LONGEST_TAG = 7900  # characters; MLflow refuses more than 8000, or cuts them, and what is left is not JSON
 
+_BEGINNINGS = (*TOLD_OF, CONFIG_PREFIX)
+
 
 def compact(place: str, found: Mapping[str, str]) -> dict[str, str]:
     """These tags and params, as they are stored: those to filter by as they are, the others together in the tag
@@ -56,7 +58,12 @@ def params_in(tags: Mapping[str, str], wanted: Container[str] | None = None) -> 
 
 def is_filtered(name: str) -> bool:
     """Whether a tag of this name is stored by itself."""
-    return name in IN_FULL or not (name in TOLD or name.startswith((*TOLD_OF, CONFIG_PREFIX)))
+    return name in IN_FULL or not _told(name)
+
+
+def _told(name: str) -> bool:
+    """Whether a tag may say this together with others. Of names that people set themselves none may."""
+    return name.startswith(_BEGINNINGS) or name in TOLD
 
 
 def _order(name: str) -> tuple[str, int]:
@@ -70,11 +77,12 @@ def _nested(name: str, value: str) -> Any:
 
 
 def _said(text: str) -> Iterator[tuple[str, str]]:
-    """What a tag holds; nothing for one that is not a JSON object."""
+    """What a tag holds that it may say; nothing for one that is not a JSON object."""
     try:
         content = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return
     for key, value in content.items() if isinstance(content, dict) else ():
         name = key if key.startswith(CONFIG_PREFIX) else f"{OURS}{key}"
-        yield name, value if isinstance(value, str) else json.dumps(value)
+        if _told(name):
+            yield name, value if isinstance(value, str) else json.dumps(value)
