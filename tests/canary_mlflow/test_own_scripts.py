@@ -130,6 +130,25 @@ def test_a_session_is_registered_and_judged(store: str, tmp_path: Path, weights:
     assert {run.info.status for run in runs} == {client.get_run(first).info.status} == {"FINISHED"}
 
 
+def test_what_a_run_recorded_together_cannot_be_changed_unseen(store: str, tmp_path: Path) -> None:
+    client, opened = MlflowClient(), trained(tmp_path, seeds=2)
+    version = canary_mlflow.register(opened)
+    said("gate", "mine", str(version), "--policy", "files")
+    said("audit", "verify")
+    run = children(client, opened)[0]
+    for name, then, now in (
+        ("found", '"trainable": "', '"trainable": "9'),
+        ("about", '"env.host": "', '"env.host": "other-'),
+        ("settings", '"cfg/adam_beta1": "0.9"', '"cfg/adam_beta1": "0.8"'),
+    ):
+        text = client.get_run(run).data.tags[f"canary.more.{name}"]
+        assert text.count(then) == 1
+        client.set_tag(run, f"canary.more.{name}", text.replace(then, now))
+        assert f"the metrics or facts of run {run} changed" in said("audit", "verify", code=1).stdout
+        client.set_tag(run, f"canary.more.{name}", text)
+    said("audit", "verify")
+
+
 def test_a_first_version_too_short_to_judge_others_by_is_no_champion(store: str, tmp_path: Path) -> None:
     (tmp_path / "noisy.yaml").write_text("base: smoke\nhard: {learned: false}\n")
     said("register", trained(tmp_path, max_steps=25))
