@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
-from canary_mlflow.gates.facts.differences import INCIDENTAL
+from canary_mlflow.gates.facts.check import INCIDENTAL
 from canary_mlflow.tracking.describing.fact_tags import as_text
 
 NO_SETTING = frozenset({"_attn_implementation_autoset", "_name_or_path", "architectures", "base_model_name_or_path",
