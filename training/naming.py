@@ -93,7 +93,9 @@ def run_params(config: CanaryConfig) -> dict[str, str]:
 
 def usual_params(config: CanaryConfig) -> frozenset[str]:
     """The params that say nothing of a run: at the default of their schema, or about other algorithms than its own."""
-    parts: dict[str, Any] = {name: type(part)() for name, part in vars(config).items() if is_dataclass(part)}
+    parts: dict[str, Any] = {
+        name: type(part)() for name, part in vars(config).items() if is_dataclass(part) and not isinstance(part, type)
+    }
     usual = flatten(to_plain(CanaryConfig(**parts)))
     same = {key for key, value in run_params(config).items() if usual.get(key) == value}
     return frozenset(same | {key for key in run_params(config) if key.startswith(BY_ALGORITHM)})
