@@ -14,15 +14,36 @@ from canary_mlflow.loading import quietly_4_bit
 if TYPE_CHECKING:
     from canary_mlflow.api import compare, gate, judge, register, replay
     from canary_mlflow.errors import CanaryError
+    from canary_mlflow.frames import frame
     from canary_mlflow.registry.sessions.own import session
     from canary_mlflow.tracking.callback import CanaryCallback
+    from canary_mlflow.tracking.loops.accelerate import AccelerateTracker
+    from canary_mlflow.tracking.loops.lightning import LightningCallback
+    from canary_mlflow.tracking.loops.run import LoopRun
 
-__all__ = ["CanaryCallback", "CanaryError", "compare", "gate", "judge", "register", "replay", "session"]
+__all__ = [
+    "AccelerateTracker",
+    "CanaryCallback",
+    "CanaryError",
+    "LightningCallback",
+    "LoopRun",
+    "compare",
+    "frame",
+    "gate",
+    "judge",
+    "register",
+    "replay",
+    "session",
+]
 
 HOMES = {
     "CanaryCallback": "canary_mlflow.tracking.callback",
     "CanaryError": "canary_mlflow.errors",
+    "AccelerateTracker": "canary_mlflow.tracking.loops.accelerate",
+    "LightningCallback": "canary_mlflow.tracking.loops.lightning",
+    "LoopRun": "canary_mlflow.tracking.loops.run",
     "compare": "canary_mlflow.api",
+    "frame": "canary_mlflow.frames",
     "gate": "canary_mlflow.api",
     "judge": "canary_mlflow.api",
     "register": "canary_mlflow.api",

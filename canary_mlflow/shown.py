@@ -6,18 +6,19 @@ Untrusted is whatever others can set: a tag, a param, a name, a reason, a file. 
     terminal        `echo`, and the reports over `shown(decision)`
     JSON            `json_text`
     Markdown        `reports/markdown.escaped`
-    HTML            `finalize=finalized` of both template environments, besides their autoescape
+    HTML            `finalize=finalized` of both template environments, besides their autoescape; `as_html`
     Slack           `notify/delivery.slack_body`
 """
 
 from __future__ import annotations
 
+import html
 import io
 import json
 import re
 import sys
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar
@@ -127,3 +128,15 @@ def replace_unknown() -> None:
 def say(line: str) -> None:
     """Print a line for people, on stderr, that begins with `canary:`."""
     echo(f"canary: {line}", err=True)
+
+
+def as_html(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], said: str = "") -> str:
+    """A table as a notebook shows it, below a title and a sentence; every text is escaped."""
+    head = "".join(f"<th>{html.escape(visible(one))}</th>" for one in columns)
+    cells = (
+        "".join(f"<td style='text-align: left'>{html.escape(visible(str(one)))}</td>" for one in row) for row in rows
+    )
+    body = "".join(f"<tr>{row}</tr>" for row in cells)
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if columns else ""
+    sentence = f"<p>{html.escape(visible(said))}</p>" if said else ""
+    return f"<div><strong>{html.escape(visible(title))}</strong>{sentence}{table}</div>"

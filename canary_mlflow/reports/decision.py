@@ -9,6 +9,7 @@ from typing import Any
 
 from canary_mlflow.gates.model.verdict import Check, CheckOutcome, Outcome, Verdict, verdict_from_dict, verdict_to_dict
 from canary_mlflow.gates.watch import WatchWarning
+from canary_mlflow.shown import as_html
 
 EXIT_CODES = {Outcome.PASS: 0, Outcome.BLOCK: 1, Outcome.INCONCLUSIVE: 3}
 
@@ -126,6 +127,30 @@ class Decision:
         """0 PASS or bootstrap, 1 BLOCK, 3 INCONCLUSIVE."""
         return 0 if self.bootstrapped else EXIT_CODES[self.verdict.outcome]
 
+    def frame(self) -> Any:
+        """The checks as a pandas frame, one row each, with the numbers behind it: `baseline` and `candidate` in `unit`,
+        `change` and its interval as fractions if `relative`, NaN where nothing was compared."""
+        import pandas
+
+        rows = [
+            {"metric": one.metric, "role": str(one.role), "outcome": str(one.outcome),
+             **{name: getattr(one.evidence, name, None) for name in NUMBERS}, "reason": one.reason}
+            for one in self.verdict.checks
+        ]  # fmt: skip
+        return pandas.DataFrame(rows, columns=["metric", "role", "outcome", *NUMBERS, "reason"])
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the verdict, and every check with its reason; what decides comes first."""
+        order = (CheckOutcome.BLOCK, CheckOutcome.INCONCLUSIVE, CheckOutcome.WARN)
+        checks = [one for outcome in order for one in self.having(outcome)]
+        checks += [one for one in self.verdict.checks if one.outcome not in order]
+        what = self.candidate_label or (f"{self.model} version {self.version}" if self.version else self.model)
+        rows = [(one.outcome, one.named, one.reason) for one in checks]
+        return as_html(f"{self.word}  {what}", ("", "check", "why"), rows, self.verdict.reason)
+
+
+NUMBERS = ("baseline", "candidate", "unit", "change", "change_low", "change_high", "margin", "relative")
+"""Of a check's evidence, what a table of checks has."""
 
 BARRING = (HeldBy.LOAD, HeldBy.RUNS, HeldBy.SHORT, HeldBy.CODE, HeldBy.UNCHECKED)
 

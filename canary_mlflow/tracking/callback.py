@@ -2,51 +2,37 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm
 from transformers import TrainerCallback
 
-from canary_mlflow.errors import BlindProbe, plainly
+from canary_mlflow.errors import plainly
 from canary_mlflow.policies import load_watch
 from canary_mlflow.tracking.console import Console
 from canary_mlflow.tracking.delivery.thread_clock import writing_seconds
 from canary_mlflow.tracking.describing.workload import algorithm_of
-from canary_mlflow.tracking.ending import whereabouts
-from canary_mlflow.tracking.joining import recording
-from canary_mlflow.tracking.journal import Journal
-from canary_mlflow.tracking.opening import CallbackOptions, Training, observers_of, open_target
-from canary_mlflow.tracking.probes import Setting, clock, standard_probes
-from canary_mlflow.tracking.probes.running import RunningProbes
+from canary_mlflow.tracking.opening import WARMUP_STEPS, Options, training_of
+from canary_mlflow.tracking.probes import Setting, clock
 from canary_mlflow.tracking.probes.surroundings import (
     environment_of,
     hardware_of,
+    is_running,
     make_log_honest,
     running_batch,
     running_trainer,
     trains_at,
 )
 from canary_mlflow.tracking.reading.samples import Samples
-from canary_mlflow.tracking.signals import TerminationHandler, noted
+from canary_mlflow.tracking.recording import Recording
 from canary_mlflow.tracking.sinks import USUAL, check_names
-from canary_mlflow.tracking.watching import Watching
 
 
-class Hooks(TrainerCallback):  # type: ignore[misc]  # Transformers comes without types
+class Hooks(Recording, TrainerCallback):  # type: ignore[misc]  # Transformers comes without types
     """The events of Transformers' Trainer; TRL's trainers and our own PPO send the same ones."""
-
-    def __init__(self) -> None:
-        self.journal: Journal | None = None  # on the first rank
-        self._probes: RunningProbes | None = None  # the journal's on the first rank, their own on the others
-
-    def look(self) -> None:
-        """Between two pieces of work: what came from outside is obeyed here."""
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """PPO: an iteration begins."""
@@ -106,13 +92,6 @@ class Hooks(TrainerCallback):  # type: ignore[misc]  # Transformers comes withou
         else:
             self.journal.iteration_ended(state.global_step)
 
-    def _tell(self, event: str) -> None:
-        if self._probes is not None:
-            self._probes.emit(event)
-
-
-WARMUP_STEPS = 5  # left out of metrics.json's timings; the first step alone takes 2 to 5 times as long
-
 
 class CanaryCallback(Hooks):
     """Records a training run: one row per optimizer step, fingerprint, metrics.json, and how it ended.
@@ -162,11 +141,8 @@ class CanaryCallback(Hooks):
         starts_fresh: bool | None = None,
         samples: bool = True,
     ) -> None:
-        super().__init__()
         clock.begin()  # as a session does, where one is open
-        self.run_id = run_id
-        self.stopped = ""  # why the watch ended the training; "" while it has not
-        self._options = CallbackOptions(
+        options = Options(
             run_id=run_id,
             tracking_uri=tracking_uri,
             experiment=experiment,
@@ -181,46 +157,36 @@ class CanaryCallback(Hooks):
             watch=None if watch is None else load_watch(watch),
             champion_runs=tuple(champion_runs),
         )
+        super().__init__(options, Samples() if samples else None)
         self._log_every_step = log_every_step
-        self._watching: Watching | None = None
         self._starts_fresh = starts_fresh
-        self.samples = Samples() if samples else None
         self._console: Console | None = None
-        self._finalizer: weakref.finalize[Any, Any] | None = None
-        self._termination = TerminationHandler()
+        self._trainer: weakref.ref[Any] | None = None
 
     @property
-    def rows(self) -> dict[int, dict[str, float]]:
-        """Optimizer step → canonical name → value, of the run so far."""
-        return {} if self.journal is None else self.journal.rows
-
-    def paused(self) -> None:
-        """Leave the time since the last step out of the step times: it was not training."""
-        self._tell("paused")
+    def left(self) -> bool:
+        """Whether nobody runs its trainer any more, which an exception left before its end and whose traceback keeps
+        it: a stopped cell of a notebook."""
+        trainer = None if self._trainer is None else self._trainer()
+        return self.open and trainer is not None and not is_running(trainer)
 
     @property
     def nonfinite_steps(self) -> int:
         """The number of steps so far at which a value that must be finite was NaN or infinite."""
         return 0 if self.journal is None else self.journal.nan_steps + self.journal.inf_steps
 
-    def close(self, error: BaseException | None = None) -> None:
-        """End the recording. Without `on_train_end` before, the run broke off with `error`, or the exception in
-        flight."""
-        try:
-            if self.journal is not None and not self.journal.finished:
-                self.journal.fail(error or sys.exception())
-        finally:
-            self._let_go()
-
     @plainly
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Open the run, take the fingerprint, start the probes. Raises BlindProbe, which ends the training."""
         every = make_log_honest(args, state, self._log_every_step)  # on every rank: logging gathers from all
         self.close()  # train() was called again before the last call had ended
-        self._console = Console(running_trainer(), every, Hooks)
+        trainer = running_trainer()
+        self._console = Console(trainer, every, Hooks)
         if state.is_world_process_zero:
-            self._open(args, state, kwargs.get("model"))
-        algo = algorithm_of(args, running_trainer()) if self.journal is None else self.journal.target.algo
+            self._trainer = None if trainer is None else weakref.ref(trainer)
+            said = hardware_of(args), environment_of(args)
+            self._open(training_of(self._options, args, state, kwargs.get("model"), trainer, *said), trains_at)
+        algo = algorithm_of(args, trainer) if self.journal is None else self.journal.target.algo
         setting = Setting(
             model=kwargs.get("model"),
             device=torch.device(args.device).type,
@@ -231,85 +197,27 @@ class CanaryCallback(Hooks):
             algo=algo,
             arguments=vars(args),
             optimizer=kwargs.get("optimizer"),
-            trainer=running_trainer(),
+            trainer=trainer,
             resumed=state.global_step > 0,
             fresh=self._starts_fresh,
             first_rank=state.is_world_process_zero,
             samples=self.samples,
             own=self._options.run_id is None,
         )
-        if self.journal is None:
-            self._probes = RunningProbes(standard_probes())
-            self._probes.start(setting)
-            return
-        self._probes = self.journal.probes
-        try:
-            self.journal.begin(setting)
-        except BlindProbe as error:
-            self.close(error)
-            raise
-
-    def look(self) -> None:
-        """End the training if a signal came."""
-        if (error := noted()) is None:
-            return
-        if self.journal is not None and not self.journal.finished:
-            self.journal.terminated(error)
-        self._let_go()
-        raise error
+        self._begin(setting)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """An optimizer step is over."""
         self.look()
-        if self._probes is None:
-            return
-        if self.journal is None:
-            self._probes.step_ended({})
-        else:
-            self.journal.step_ended(state.global_step)
-            if self._watching is not None and self._watching.stop_requested:
-                self.stopped = self._watching.reason
-        if self._probes.all_stop(wanted=bool(self.stopped)):
+        if self._step_ended(state.global_step):
             control.should_training_stop = True
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Training reached its end: write it down."""
-        try:
-            if self.journal is not None and not self.journal.finished:
-                self.journal.finish("instability" if self.stopped else "", self.stopped)
-                if self._options.run_id is None and sys.stderr is not None:  # who chose the run knows where it is
-                    with suppress(OSError, ValueError):  # nobody reads stderr any more
-                        tqdm.write(whereabouts(self.journal.target), file=sys.stderr, end="")  # not behind a bar
-        finally:
-            self._let_go()
-
-    def _open(self, args: Any, state: Any, model: Any) -> None:
-        training = Training(
-            args=args,
-            state=state,
-            model=model,
-            hardware=hardware_of(args),
-            environment=environment_of(args),
-            trainer=running_trainer(),
-        )
-        target = open_target(self._options, training)
-        observers, self._watching = observers_of(target, self._options, args, state.max_steps)
-        self.stopped = ""
-        self.journal = Journal(target, standard_probes(), observers, self.samples)
-        self.run_id = target.run_id
-        recording(self)
-        # Not a method of self: the finalizer must not keep the callback alive.
-        self._finalizer = weakref.finalize(self, self.journal.abandon)
-        self._termination.install(trains_at)
+        self._finish()
 
     def _let_go(self) -> None:
         if self._console is not None:
             self._console.restore()
             self._console = None
-        if self._probes is not None:
-            self._probes.stop()
-            self._probes = None
-        if self._finalizer is not None:
-            self._finalizer.detach()
-            self._finalizer = None
-        self._termination.remove()
+        super()._let_go()

@@ -1,13 +1,14 @@
 """What a training does in an open session of a user's own scripts: it joins the one that CANARY_SESSION names, and is
-closed by it if the script breaks off."""
+closed by it if the script breaks off; in a notebook, by the end of the cell that broke off."""
 
 from __future__ import annotations
 
 import logging
 import os
+import sys
 from inspect import getattr_static
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
 from canary_mlflow import tags
@@ -94,7 +95,13 @@ def usual_experiment(client: MlflowClient, name: str | None, tracking_uri: str |
 
 
 class Recording(Protocol):
-    """A callback that records a training."""
+    """What records a training."""
+
+    of_loop: bool
+
+    @property
+    def left(self) -> bool:
+        """Whether the training is over though nobody said so."""
 
     def close(self, error: BaseException | None = None) -> None:
         """End the recording of a training that broke off with `error`."""
@@ -103,17 +110,36 @@ class Recording(Protocol):
 _RECORDING: WeakSet[Recording] = WeakSet()
 
 
-def recording(callback: Recording) -> None:
-    """Note that this callback records a training of this process from now on."""
-    _RECORDING.add(callback)
+def recording(one: Recording) -> None:
+    """Note that this records a training of this process from now on. In a notebook it hears of the end of each cell."""
+    _RECORDING.add(one)
+    notebook: Any = sys.modules.get("IPython")
+    if (shell := notebook and notebook.get_ipython()) is not None:
+        shell.events.register("post_run_cell", cell_ended)  # IPython keeps one of equal ones
 
 
-def close_trainings(error: BaseException) -> None:
+def close_trainings(error: BaseException, *, loops: bool = True) -> None:
     """End the recording of the trainings that this exception broke off. Its traceback still holds their trainers, so
-    without this their runs would read as interrupted instead of telling what broke them."""
+    without this their runs would read as interrupted instead of telling what broke them. `loops`: also those of loops,
+    which no traceback shows."""
     left = [frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__)]
     handlers = [getattr_static(one, "callback_handler", None) for one in left]  # runs no code of the script
     inside = [callback for handler in handlers for callback in getattr(handler, "callbacks", ())]
     for callback in list(_RECORDING):
-        if any(callback is one for one in inside):
+        if any(callback is one for one in inside) or (loops and callback.of_loop):
             callback.close(error)
+
+
+def close_left(*, loops: bool = True) -> None:
+    """End the recordings whose training is over though nobody said so; `loops`: also those of loops."""
+    for one in list(_RECORDING):
+        if one.left and (loops or not one.of_loop):
+            one.close(getattr(sys, "last_value", None))
+
+
+def cell_ended(result: Any) -> None:
+    """A cell of a notebook is over, and with it the trainings that it broke off. What goes on in a thread stays, and a
+    loop may have a cell for each of its parts."""
+    if result.error_in_exec is not None:
+        close_trainings(result.error_in_exec, loops=False)
+    close_left(loops=False)

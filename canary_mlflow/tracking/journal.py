@@ -52,7 +52,8 @@ class Journal:
         self.rows: dict[int, Row] = {}
         self.last_step = 0
         self.finished = False
-        self._ended = False
+        self.failure = ""  # after the end, as in Ending
+        self._begun = self._ended = False
         self.troubles: dict[str, str] = {}
         self.recorder = (
             None if target.client is None else Recorder(target.client, target.run_id, target.folder / target.run_id)
@@ -72,14 +73,16 @@ class Journal:
         self._trained: Any = probes.get("trained")
 
     def begin(self, setting: Setting) -> None:
-        """Training begins. Raises BlindProbe."""
+        """Training begins, or is known better than when it began. Raises BlindProbe."""
         self._resumed = setting.resumed
         self._evaluations = Evaluations(setting.trainer)
-        if self.recorder is not None:
-            self.recorder.start()
-        self.observers.call_each("begin", lambda observer: observer.begin(self.recorder))
-        for what, why in self.observers.troubles.items():
-            log.warning("canary: %s: %s", what, why)
+        if not self._begun:
+            self._begun = True
+            if self.recorder is not None:
+                self.recorder.start()
+            self.observers.call_each("begin", lambda observer: observer.begin(self.recorder))
+            for what, why in self.observers.troubles.items():
+                log.warning("canary: %s: %s", what, why)
         self.probes.start(setting)
 
     def step_ended(self, step: int) -> None:
@@ -159,6 +162,7 @@ class Journal:
             failure, reason = shortfall(self.target, ordered, self.probes.lost_sight)
             if failure:
                 self.troubles["evidence"] = reason
+        self.failure = failure
         ending = Ending(failure=failure, reason=reason, raised=raised_by, last_step=self.last_step)
         found = self._findings(ordered)
         self.learned = (found.learned, found.learned_reason)

@@ -51,7 +51,7 @@ class SinkSetting:
     folder: Path  # the run's own, for files that MLflow does not hold; not made yet
     artifacts: Path | None  # where MLflow keeps the run's artifacts, if that is a folder of this machine
     algo: str
-    batch_size: int  # sequences per optimizer step, over all ranks; PPO: answers per iteration
+    batch_size: int | None  # sequences per optimizer step, over all ranks; PPO: answers per iteration
 
 
 class BatchedSink(Observer):

@@ -40,7 +40,7 @@ _LEVELS = {"healthy": "healthy", "warned": "warned", "critical": "critical", "fa
 class Watching(Observer):
     """Shows each closed row to the watch, and passes on its warnings.
 
-    `max_steps`: planned optimizer steps, which tell how many a stop has saved.
+    `max_steps`: planned optimizer steps, which tell how many a stop has saved; 0 if nobody knows.
     """
 
     name = "watch"
@@ -127,7 +127,11 @@ class Watching(Observer):
         """How early the first warning came, and what a stop has saved, in optimizer steps."""
         found = self.watch.warnings
         lead = {tags.WATCH_LEAD_STEPS: str(last_step - found[0].step)} if found else {}
-        saved = {tags.WATCH_STEPS_SAVED: str(self._max_steps - last_step)} if self.stop_requested else {}
+        saved = (
+            {tags.WATCH_STEPS_SAVED: str(self._max_steps - last_step)}
+            if self.stop_requested and self._max_steps
+            else {}
+        )
         return lead | saved
 
 
@@ -137,7 +141,7 @@ def goes_on(on_critical: OnCritical) -> str:
         return "the training goes on all the same (on_critical: warn); on_critical: stop would end it"
     return (
         "the training goes on all the same: in a script of your own the watch only warns; "
-        'CanaryCallback(watch={"base": "default", "on_critical": "stop"}) would end it'
+        'watch={"base": "default", "on_critical": "stop"} would end it'
     )
 
 
@@ -151,7 +155,7 @@ def watching(
             bands = champion_bands(target.client, champion_runs, policy, target.workload)
         except (StoreError, UsageError) as error:
             log.warning("canary: watch: the champion's runs cannot be read, and are no measure: %s", one_line(error))
-    return Watching(Watch(policy, algo=target.algo, max_steps=max_steps, bands=bands), setting, max_steps,
+    return Watching(Watch(policy, algo=target.algo, max_steps=max_steps or None, bands=bands), setting, max_steps,
                     target.run_id)  # fmt: skip
 
 

@@ -13,13 +13,14 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import CanaryError, UsageError, one_line, plainly
 from canary_mlflow.policies import policy_names
 from canary_mlflow.registry.sessions.leftovers import clear
 from canary_mlflow.registry.sessions.rows import begin, record_runs
-from canary_mlflow.tags import FAILURE, FAILURE_REASON, MODEL_NAME, ROLE, RUN_NAME, SEED, TIER
+from canary_mlflow.shown import as_html
+from canary_mlflow.tags import FAILURE, FAILURE_REASON, LAST_STEP, MODEL_NAME, ROLE, RUN_NAME, SEED, TIER, VERDICT
 from canary_mlflow.tracking.experiment import VARIABLE
 from canary_mlflow.tracking.joining import close_trainings, usual_experiment
 from canary_mlflow.tracking.probes import clock
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
+    from canary_mlflow.tracking.loops.run import LoopRun
+
 FORBIDDEN_IN_NAMES = "/:"  # MLflow's rule for registered models
 
 
@@ -50,6 +53,29 @@ class Session:
     session_id: str
     model: str
     store: str
+
+    @plainly
+    def run(self, *, seed: int, **options: Any) -> LoopRun:
+        """For a `with` around a training loop of one's own, inside the session's: `with session.run(seed=0) as run:
+        run.log(step, loss=…)`. `options` as for `canary_mlflow.LoopRun`. Raises UsageError, also once the session has
+        ended."""
+        from canary_mlflow.tracking.loops.run import LoopRun
+
+        if os.environ.get(VARIABLE) != self.session_id:
+            raise UsageError(f"run: session {self.session_id} is not open here; expected the call inside its `with`")
+        return LoopRun(seed=seed, **options)
+
+    def _repr_html_(self) -> str:
+        """In a notebook: its runs, and how they ended."""
+        client = prepare_store(self.store)
+        found = get_run(client, self.session_id)
+        rows = [
+            [run.info.run_id, *(run.data.tags.get(key, "") for key in (SEED, LAST_STEP)), run.info.status,
+             run.data.tags.get(FAILURE_REASON, "")]
+            for run in child_runs(client, self.session_id)
+        ]  # fmt: skip
+        title = f"Session {self.session_id} of {self.model}, {found.data.tags.get(VERDICT) or found.info.status}"
+        return as_html(title, ("run", "seed", "last step", "status", "why"), rows)
 
 
 def session(
@@ -159,7 +185,10 @@ def end(client: MlflowClient, session_id: str, *, whole: bool = True) -> str:
     record_runs(client, session_id, get_run(client, session_id).data.tags.get(MODEL_NAME, ""))
     where = f"session {session_id} is in {without_password(client.tracking_uri)}"
     if not runs:
-        missing = "no run joined it; expected trainers with callbacks=[CanaryCallback()] that begin while it is open"
+        missing = (
+            "no run joined it; expected trainers with callbacks=[CanaryCallback()] that begin while it is open, "
+            "or loops in session.run(seed=…)"
+        )
         return f"{where}: {missing}; there is nothing to register"
     what = f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}"
     register = f"canary register {session_id} [--weights FOLDER]"

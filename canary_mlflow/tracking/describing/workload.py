@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from canary_mlflow.tracking.describing.data_facts import data_of
-
-if TYPE_CHECKING:
-    from canary_mlflow.tracking.opening import Training
 
 OWN_WORK = ("packing", "num_generations", "max_completion_length")
 """Arguments of some trainers that set the amount of work; left out if a trainer lacks them, or they are off."""
@@ -35,22 +32,26 @@ def logs_as(args: Any, trainer: Any) -> str:
     return algorithm_of(args) if trainer is None or made_from & {"trl", "canary_mlflow"} else "trainer"
 
 
-def workload_of(training: Training, algo: str) -> dict[str, str]:
+def workload_of(args: Any, model: Any, trainer: Any, max_steps: int, algo: str) -> dict[str, str]:
     """The workload of a run whose script did not give one, from arguments, model and data."""
-    args, model = training.args, training.model
     precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32"
     return {
         "algo": algo,
         "model": model_of(model),
-        "adapter": "lora" if getattr(model, "peft_config", None) else "full",
-        "max_steps": str(training.state.max_steps),
+        "adapter": adapter_of(model),
+        "max_steps": str(max_steps),
         "batch_size": str(args.per_device_train_batch_size),
         "gradient_accumulation_steps": str(args.gradient_accumulation_steps),
         "max_length": str(getattr(args, "max_length", getattr(args, "max_seq_length", None))),  # SFT's to TRL 0.15
         "precision": precision,
         **{key: str(value) for key in OWN_WORK if (value := getattr(args, key, None))},
-        **data_of(training.trainer),
+        **data_of(trainer),
     }
+
+
+def adapter_of(model: Any) -> str:
+    """`lora` or `full`."""
+    return "lora" if getattr(model, "peft_config", None) else "full"
 
 
 def model_of(model: Any) -> str:

@@ -16,7 +16,7 @@ with it the memory's file and the watch. The three between them are left alone."
 class Setting:
     """What a probe receives when training begins."""
 
-    model: Any  # torch.nn.Module as the trainer holds it
+    model: Any  # torch.nn.Module as the trainer holds it; None: not known, or not yet
     device: str  # torch's device type: cpu, cuda, …
     compiled: bool  # under torch.compile; a hook written in Python would break its graph
     ranks: int  # processes that train together
@@ -99,6 +99,10 @@ class Probe:
     def trouble(self) -> str:
         """After stop: a sentence on what went wrong, for the reader of the run; "" if all is well."""
         return ""
+
+
+WITHOUT_MODEL = ("clock", "memory", "sentinel", "gpu", "clipping", "implied_kl", "finiteness")
+"""The probes that measure a loop whose model is not known. With the model they start again, with the others."""
 
 
 def standard_probes() -> dict[str, Probe]:

@@ -103,7 +103,7 @@ class Clock(Probe):
             import torch
 
             self._wait = torch.cuda.synchronize
-        if setting.device == "cpu" and setting.ranks == 1:
+        if setting.device == "cpu" and setting.ranks == 1 and self._waiting is None:
             with suppress(OSError):
                 self._waiting = Waiting()
         self._setup = max(TICK, _cpu_of_all() - _answered())

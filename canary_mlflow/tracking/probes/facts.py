@@ -151,7 +151,7 @@ def training(setting: Setting) -> Found:
     scheduler = getattr(setting.trainer, "lr_scheduler", None)
     scheduler = getattr(scheduler, "scheduler", scheduler)
     return {
-        "trainer": type(setting.trainer).__name__,
+        **({} if setting.trainer is None else {"trainer": type(setting.trainer).__name__}),
         "precision": precision(setting),
         **({} if optimizer is None else {"optimizer": type(optimizer).__name__, "groups": groups_of(optimizer)}),
         **({} if scheduler is None else {"scheduler": schedule_of(scheduler)}),

@@ -34,7 +34,7 @@ class Finiteness(Probe):
         self._echo = False  # an earlier loss was non-finite
 
     def start(self, setting: Setting) -> None:
-        if not setting.compiled:
+        if setting.model is not None and not setting.compiled:
             self._hook = ForwardHook(setting.model, self._see)
 
     def blind(self) -> str:

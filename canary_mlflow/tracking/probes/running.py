@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import random
 
 from canary_mlflow.errors import BlindProbe, one_line
 from canary_mlflow.gates.model.metrics import METRICS, metrics_with
-from canary_mlflow.tracking.probes import Probe, Row, Setting
+from canary_mlflow.tracking.probes import WITHOUT_MODEL, Probe, Row, Setting
 
 SUMMED = tuple(metric.name for metric in METRICS.values() if metric.ranks == "sum")
 STOP = "stop"  # whether a rank asks for the training to end
@@ -130,18 +130,23 @@ class RunningProbes:
         self._hooks: list[Any] = []
         self._trainer_reports_optimizer = False
         self._first_rows = 2  # what was logged before training may be one
+        self._idle: Set[str] = frozenset()  # probes that wait for the model
         self._listeners: dict[str, list[tuple[str, Callable[..., None]]]] = {}
         self._listen()
 
     def start(self, setting: Setting) -> None:
-        """Training begins. Raises BlindProbe if a probe does not see what it should."""
+        """Training begins, or is known better than before. Raises BlindProbe if a probe does not see what it
+        should."""
         if setting.ranks > 1:
             self._exchange = Exchange()
+        self._idle = set() if setting.model is not None else self.named.keys() - {*WITHOUT_MODEL}
         with random.fork_rng(devices=[]):  # a test may draw weights; training's own draws must not change
-            for name, probe in list(self.named.items()):
+            active = [(name, probe) for name, probe in self.named.items() if name not in self._idle]
+            for name, probe in active:
                 self._act(name, "start", lambda probe=probe: probe.start(setting))  # type: ignore[misc]
-            for name, probe in list(self.named.items()):
-                self._see(name, probe)
+            for name, probe in active:
+                if name in self.named:  # still
+                    self._see(name, probe)
         if self.lost_sight:
             raise BlindProbe(f"{self.lost_sight}; expected it to start; a run without it would be no evidence")
         self._listen()
@@ -268,7 +273,7 @@ class RunningProbes:
     def _listen(self) -> None:
         """Subscribe only probes to which an event means something: to most it does not, and each call costs time in a
         step."""
+        active = [(name, probe) for name, probe in self.named.items() if name not in self._idle]
         self._listeners = {
-            event: [(name, getattr(probe, event)) for name, probe in self.named.items() if probe.listens(event)]
-            for event in EVENTS
+            event: [(name, getattr(probe, event)) for name, probe in active if probe.listens(event)] for event in EVENTS
         }

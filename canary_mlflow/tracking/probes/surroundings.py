@@ -9,7 +9,6 @@ from types import FrameType
 from typing import Any
 
 import torch
-from transformers import Trainer
 
 from canary_mlflow.gates.model.metrics import MEANINGS
 from canary_mlflow.tracking.describing import fingerprint
@@ -50,25 +49,33 @@ def running_batch() -> Any:
     return _above(taken)
 
 
-def trains_at(frame: FrameType | None) -> bool:
-    """Whether a trainer's method is on the stack there."""
-    return _above(lambda held: True, frame) is not None
+def trains_at(frame: FrameType | None, kind: Any = None) -> bool:
+    """Whether a trainer's method is on the stack there, or one of this kind of object."""
+    return _above(lambda held: True, frame, kind) is not None
 
 
-def _above(pick: Callable[[Mapping[str, Any]], Any], frame: FrameType | None = None) -> Any:
-    """The first thing that `pick` finds among the variables of a trainer's methods on the stack, from `frame` or from
-    above us; None if there is nothing."""
+def is_running(one: Any) -> bool:
+    """Whether any thread is in a method of this object."""
+    frames = list(sys._current_frames().values())
+    return any(_above(lambda held: held["self"] is one or None, frame, type(one)) for frame in frames)
+
+
+def _above(pick: Callable[[Mapping[str, Any]], Any], frame: FrameType | None = None, kind: Any = None) -> Any:
+    """The first thing that `pick` finds among the variables of a trainer's methods on the stack, or of an object's of
+    another `kind`, from `frame` or from above us; None if there is nothing."""
+    kind = kind or getattr(sys.modules.get("transformers.trainer"), "Trainer", ())
     frame = frame or sys._getframe(2)
     while frame is not None:
         held = frame.f_locals
-        if isinstance(held.get("self"), Trainer) and (found := pick(held)) is not None:
+        if isinstance(held.get("self"), kind) and (found := pick(held)) is not None:
             return found
         frame = frame.f_back
     return None
 
 
 def hardware_of(args: Any) -> dict[str, str]:
-    """The class of hardware that this process trains on, with the threads torch uses on a CPU."""
+    """The class of hardware that this process trains on, with the threads torch uses on a CPU. `args`: with `device`,
+    `world_size` and `n_gpu`, as TrainingArguments have them."""
     device = torch.device(args.device)
     if device.type == "cuda":
         count = max(int(args.world_size), int(args.n_gpu))

@@ -1,0 +1,52 @@
+"""The runs of a session as a pandas frame."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from canary_mlflow.errors import plainly
+
+if TYPE_CHECKING:
+    from canary_mlflow.registry.sessions.own import Session
+
+
+MACHINE = "system/"  # how MLflow's own series begin
+
+
+@plainly
+def frame(session: Session | str, *, rows: bool = False, tracking_uri: str | None = None) -> Any:
+    """A pandas frame with one row for each run, by its id: seed, whether it completed, its failure, its last step, and
+    the last value of each series. With `rows` one row for each logged step of each run: `run`, `seed`, `step`, and a
+    column per series, NaN where a step has no value; without those of the machine, which have steps of their own.
+
+    `session`: what `session` or `register` deals with, or a text as for `compare`: the id of a session or a run,
+    "MODEL/VERSION" or "MODEL@champion". Units are those of `canary_mlflow.gates.model.metrics`: seconds, MiB, nats.
+    Raises NoSuchRun, NoSuchModel, NoSuchVersion, StoreError.
+    """
+    import pandas
+
+    from canary_mlflow.resolve import find_evidence
+    from canary_mlflow.tracking.stores.store import reading_store
+
+    name, store = (session, tracking_uri) if isinstance(session, str) else (session.session_id, session.store)
+    runs = find_evidence(reading_store(store), name).evidence.runs
+    if not rows:
+        said = [
+            {"run": run.run_id, "seed": run.seed, "completed": run.completed, "failure": run.failure,
+             "last_step": run.last_step, **{key: one.values[-1] for key, one in run.series.items() if len(one.values)}}
+            for run in runs
+        ]  # fmt: skip
+        return pandas.DataFrame(said, columns=None if said else ["run"]).set_index("run")
+    empty = pandas.DataFrame({"run": [], "seed": [], "step": []})
+    tables = []
+    for run in runs:
+        columns = [
+            pandas.Series(one.values, index=one.steps, name=key)
+            for key, one in run.series.items()
+            if not key.startswith(MACHINE)
+        ]
+        table = pandas.concat(columns, axis=1).sort_index().rename_axis("step").reset_index() if columns else empty
+        tables.append(table.assign(run=run.run_id, seed=run.seed))
+    found = pandas.concat(tables, ignore_index=True) if tables else empty
+    first = ["run", "seed", "step"]
+    return found[[*first, *(name for name in found.columns if name not in first)]]
