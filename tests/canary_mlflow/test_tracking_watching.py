@@ -130,7 +130,7 @@ def test_a_script_hears_once_that_its_lost_training_goes_on_and_how_to_end_it(
 ) -> None:
     said = [line for line in screen.lines if "goes on" in line]
     assert len(said) == 1
-    assert 'CanaryCallback(watch={"base": "default", "on_critical": "stop"}) would end it' in said[0]
+    assert 'watch={"base": "default", "on_critical": "stop"} would end it' in said[0]
     screen.lines.clear()
     train(place, watch={"base": "default", "on_critical": "stop"})
     assert any(" STOP " in line for line in screen.lines)
