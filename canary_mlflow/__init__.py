@@ -21,20 +21,8 @@ if TYPE_CHECKING:
     from canary_mlflow.tracking.loops.lightning import LightningCallback
     from canary_mlflow.tracking.loops.run import LoopRun
 
-__all__ = [
-    "AccelerateTracker",
-    "CanaryCallback",
-    "CanaryError",
-    "LightningCallback",
-    "LoopRun",
-    "compare",
-    "frame",
-    "gate",
-    "judge",
-    "register",
-    "replay",
-    "session",
-]
+__all__ = ["AccelerateTracker", "CanaryCallback", "CanaryError", "LightningCallback", "LoopRun", "compare", "frame",
+           "gate", "judge", "register", "replay", "session"]  # fmt: skip
 
 HOMES = {
     "CanaryCallback": "canary_mlflow.tracking.callback",

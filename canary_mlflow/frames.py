@@ -31,22 +31,19 @@ def frame(session: Session | str, *, rows: bool = False, tracking_uri: str | Non
     name, store = (session, tracking_uri) if isinstance(session, str) else (session.session_id, session.store)
     runs = find_evidence(reading_store(store), name).evidence.runs
     if not rows:
-        said = [
-            {"run": run.run_id, "seed": run.seed, "completed": run.completed, "failure": run.failure,
-             "last_step": run.last_step, **{key: one.values[-1] for key, one in run.series.items() if len(one.values)}}
-            for run in runs
-        ]  # fmt: skip
-        return pandas.DataFrame(said, columns=None if said else ["run"]).set_index("run")
-    empty = pandas.DataFrame({"run": [], "seed": [], "step": []})
-    tables = []
-    for run in runs:
-        columns = [
-            pandas.Series(one.values, index=one.steps, name=key)
-            for key, one in run.series.items()
-            if not key.startswith(MACHINE)
-        ]
-        table = pandas.concat(columns, axis=1).sort_index().rename_axis("step").reset_index() if columns else empty
-        tables.append(table.assign(run=run.run_id, seed=run.seed))
-    found = pandas.concat(tables, ignore_index=True) if tables else empty
-    first = ["run", "seed", "step"]
-    return found[[*first, *(name for name in found.columns if name not in first)]]
+        columns = ("seed", "completed", "failure", "last_step")
+        last = [{key: one.values[-1] for key, one in run.series.items() if len(one.values)} for run in runs]
+        said = [{**{key: getattr(run, key) for key in columns}, **more} for run, more in zip(runs, last, strict=True)]
+        return pandas.DataFrame(said, index=pandas.Index([run.run_id for run in runs], name="run"))
+    found = {
+        (run.run_id, run.seed): pandas.DataFrame(
+            {
+                key: pandas.Series(one.values, one.steps)
+                for key, one in run.series.items()
+                if not key.startswith(MACHINE)
+            }
+        )
+        for run in runs
+    }
+    names = ["run", "seed", "step"]
+    return pandas.concat(found, names=names).reset_index() if found else pandas.DataFrame(columns=names)

@@ -132,11 +132,10 @@ def say(line: str) -> None:
 
 def as_html(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], said: str = "") -> str:
     """A table as a notebook shows it, below a title and a sentence; every text is escaped."""
-    head = "".join(f"<th>{html.escape(visible(one))}</th>" for one in columns)
-    cells = (
-        "".join(f"<td style='text-align: left'>{html.escape(visible(str(one)))}</td>" for one in row) for row in rows
-    )
-    body = "".join(f"<tr>{row}</tr>" for row in cells)
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if columns else ""
-    sentence = f"<p>{html.escape(visible(said))}</p>" if said else ""
-    return f"<div><strong>{html.escape(visible(title))}</strong>{sentence}{table}</div>"
+
+    def cell(kind: str, value: object) -> str:
+        return f"<{kind} style='text-align: left'>{html.escape(visible(str(value)))}</{kind}>"
+
+    lines = [("th", columns), *(("td", row) for row in rows)]
+    table = "".join(f"<tr>{''.join(cell(kind, one) for one in row)}</tr>" for kind, row in lines)
+    return f"<div>{cell('strong', title)}{cell('p', said)}<table>{table}</table></div>"

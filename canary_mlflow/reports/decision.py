@@ -132,12 +132,13 @@ class Decision:
         `change` and its interval as fractions if `relative`, NaN where nothing was compared."""
         import pandas
 
+        numbers = ("baseline", "candidate", "unit", "change", "change_low", "change_high", "margin", "relative")
         rows = [
             {"metric": one.metric, "role": str(one.role), "outcome": str(one.outcome),
-             **{name: getattr(one.evidence, name, None) for name in NUMBERS}, "reason": one.reason}
+             **{name: getattr(one.evidence, name, None) for name in numbers}, "reason": one.reason}
             for one in self.verdict.checks
         ]  # fmt: skip
-        return pandas.DataFrame(rows, columns=["metric", "role", "outcome", *NUMBERS, "reason"])
+        return pandas.DataFrame(rows)
 
     def _repr_html_(self) -> str:
         """In a notebook: the verdict, and every check with its reason; what decides comes first."""
@@ -148,9 +149,6 @@ class Decision:
         rows = [(one.outcome, one.named, one.reason) for one in checks]
         return as_html(f"{self.word}  {what}", ("", "check", "why"), rows, self.verdict.reason)
 
-
-NUMBERS = ("baseline", "candidate", "unit", "change", "change_low", "change_high", "margin", "relative")
-"""Of a check's evidence, what a table of checks has."""
 
 BARRING = (HeldBy.LOAD, HeldBy.RUNS, HeldBy.SHORT, HeldBy.CODE, HeldBy.UNCHECKED)
 

@@ -11,7 +11,6 @@ import torch
 from transformers import TrainerCallback
 
 from canary_mlflow.errors import plainly
-from canary_mlflow.policies import load_watch
 from canary_mlflow.tracking.console import Console
 from canary_mlflow.tracking.delivery.thread_clock import writing_seconds
 from canary_mlflow.tracking.describing.workload import algorithm_of
@@ -28,7 +27,7 @@ from canary_mlflow.tracking.probes.surroundings import (
 )
 from canary_mlflow.tracking.reading.samples import Samples
 from canary_mlflow.tracking.recording import Recording
-from canary_mlflow.tracking.sinks import USUAL, check_names
+from canary_mlflow.tracking.sinks import USUAL
 
 
 class Hooks(Recording, TrainerCallback):  # type: ignore[misc]  # Transformers comes without types
@@ -50,8 +49,7 @@ class Hooks(Recording, TrainerCallback):  # type: ignore[misc]  # Transformers c
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Gradients are complete; nothing has moved yet."""
-        if self._probes is not None:
-            self._probes.before_optimizer()
+        self.before_optimizer()
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The optimizer has moved."""
@@ -152,10 +150,10 @@ class CanaryCallback(Hooks):
             tags=dict(tags or {}),
             warmup_steps=warmup_steps,
             folder=folder,
-            sinks=check_names(sinks),
+            sinks=sinks,
             system_metrics=system_metrics,
-            watch=None if watch is None else load_watch(watch),
-            champion_runs=tuple(champion_runs),
+            watch=watch,
+            champion_runs=champion_runs,
         )
         super().__init__(options, Samples() if samples else None)
         self._log_every_step = log_every_step

@@ -8,7 +8,7 @@ import os
 import sys
 from inspect import getattr_static
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from canary_mlflow import tags
@@ -20,6 +20,8 @@ from canary_mlflow.tracking.stores.session import active_run, find_experiment, g
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
+
+    from canary_mlflow.tracking.recording import Recording
 
 log = logging.getLogger("canary_mlflow")
 
@@ -92,19 +94,6 @@ def usual_experiment(client: MlflowClient, name: str | None, tracking_uri: str |
     )  # set_experiment too
     usual = str(_get_experiment_id())
     return usual if chosen or usual != FALLBACK else find_experiment(client, EXPERIMENT)
-
-
-class Recording(Protocol):
-    """What records a training."""
-
-    of_loop: bool
-
-    @property
-    def left(self) -> bool:
-        """Whether the training is over though nobody said so."""
-
-    def close(self, error: BaseException | None = None) -> None:
-        """End the recording of a training that broke off with `error`."""
 
 
 _RECORDING: WeakSet[Recording] = WeakSet()

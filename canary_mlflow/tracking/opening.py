@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow import tags
 from canary_mlflow.errors import StoreError, one_line
+from canary_mlflow.policies import load_watch
 from canary_mlflow.tracking import joining
 from canary_mlflow.tracking.describing.arguments import at_default
 from canary_mlflow.tracking.describing.compact import compact
@@ -22,7 +23,7 @@ from canary_mlflow.tracking.describing.schema import CONFIG_PREFIX, required
 from canary_mlflow.tracking.describing.workload import algorithm_of, logs_as, workload_of
 from canary_mlflow.tracking.ending import Target
 from canary_mlflow.tracking.observers import Observer
-from canary_mlflow.tracking.sinks import SINKS, SinkSetting
+from canary_mlflow.tracking.sinks import SINKS, USUAL, SinkSetting, check_names
 from canary_mlflow.tracking.stores import session
 from canary_mlflow.tracking.stores.owner import lease
 from canary_mlflow.tracking.stores.places import artifact_folder
@@ -32,8 +33,6 @@ from canary_mlflow.tracking.watching import Watching, watching
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-
-    from canary_mlflow.gates.watch import WatchPolicy
 
 log = logging.getLogger("canary_mlflow")
 
@@ -50,14 +49,18 @@ class Options:
     experiment: str | None = None
     run_name: str | None = None
     workload: Mapping[str, str] | None = None
-    config: Mapping[str, Any]
-    tags: Mapping[str, str]
-    warmup_steps: int
+    config: Mapping[str, Any] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    warmup_steps: int = WARMUP_STEPS
     folder: Path | None = None
-    sinks: tuple[str, ...]
-    system_metrics: bool
-    watch: WatchPolicy | None
-    champion_runs: tuple[str, ...]
+    sinks: Sequence[str] = USUAL
+    system_metrics: bool = True
+    watch: Any = "default"  # a WatchPolicy or None, whatever named it
+    champion_runs: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sinks", check_names(self.sinks))
+        object.__setattr__(self, "watch", None if self.watch is None else load_watch(self.watch))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +79,7 @@ class Training:
     required: tuple[str, ...] = ()  # series that it must log
     usual: frozenset[str] = frozenset()  # settings at their library's default
     sequences: int | None = None  # of one row, over all ranks
-    folder: Path
+    folder: Path = Path("canary")
 
 
 def training_of(

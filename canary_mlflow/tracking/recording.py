@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 from typing import Any
@@ -56,6 +56,11 @@ class Recording:
     def left(self) -> bool:
         """Whether the training is over though nobody said so."""
         return False
+
+    def before_optimizer(self) -> None:
+        """Gradients are complete, and nothing has moved; for an optimizer whose own hooks would come too early."""
+        if self._probes is not None:
+            self._probes.before_optimizer()
 
     def paused(self) -> None:
         """Leave the time since the last step out of the step times: it was not training."""
@@ -124,7 +129,8 @@ class Recording:
                 self.journal.finish("instability" if self.stopped else "", self.stopped)
                 if self._options.run_id is None and sys.stderr is not None:
                     with suppress(OSError, ValueError):  # nobody reads stderr any more
-                        beside_bars(whereabouts(self.journal.target))
+                        bar: Any = getattr(sys.modules.get("tqdm"), "tqdm", None)  # which would hide the line
+                        (bar.write if bar else print)(whereabouts(self.journal.target), file=sys.stderr, end="")
         finally:
             self._let_go()
 
@@ -144,21 +150,11 @@ class Recording:
     def _repr_html_(self) -> str:
         """In a notebook: how far the training is, its last row, and what the watch said."""
         if self.journal is None:
-            return as_html(f"{type(self).__name__}: no training yet", (), ())
-        step, target = self.journal.last_step, self.journal.target
-        state = self.journal.failure or "finished" if self.journal.finished else "running"
-        of = f" of {self._planned}" if self._planned else ""
-        last: Mapping[str, float] = next((self.rows[at] for at in sorted(self.rows, reverse=True) if at <= step), {})
+            return as_html("No training yet", (), ())
+        state = (self.journal.failure or "finished") if self.journal.finished else "running"
+        where = f"step {self.journal.last_step}{f' of {self._planned}' if self._planned else ''}, {state}"
+        last = self.rows.get(self.journal.last_step, {})
         said = () if self._watching is None else self._watching.watch.warnings
         rows = [(name, f"{value:.6g}") for name, value in last.items()]
         rows += [(f"{one.level.name} at step {one.step}", f"{one.stream} {one.seen} ({one.rule})") for one in said]
-        return as_html(f"Run {target.run_id or 'without a store'}: step {step}{of}, {state}", ("", "last"), rows)
-
-
-def beside_bars(text: str) -> None:
-    """Write to stderr, above tqdm's bars where there are any."""
-    tqdm: Any = sys.modules.get("tqdm")
-    if tqdm is None:
-        sys.stderr.write(text)
-    else:
-        tqdm.tqdm.write(text, file=sys.stderr, end="")
+        return as_html(f"Run {self.run_id or 'without a store'}", ("", "last"), rows, where)

@@ -168,10 +168,10 @@ def test_a_session_and_a_decision_are_tables(shared: Recorded) -> None:
 def test_a_training_shows_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run = canary_mlflow.LoopRun(seed=0, max_steps=8, sinks=(), system_metrics=False)
-    assert Cells(run._repr_html_()).rows == []
+    assert "No training yet" in run._repr_html_()
     with run:
         run.log(1, loss=3.5)
         assert ["loss", "3.5"] in Cells(run._repr_html_()).rows
         assert "step 1 of 8, running" in run._repr_html_()
     assert "step 1 of 8, finished" in run._repr_html_()
-    assert "no training yet" in CanaryCallback()._repr_html_()
+    assert "No training yet" in CanaryCallback()._repr_html_()

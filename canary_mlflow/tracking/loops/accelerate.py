@@ -23,23 +23,12 @@ class AccelerateTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate com
     requires_logging_directory = False
 
     def __init__(self, *, seed: int, **options: Any) -> None:
-        super().__init__()
         self._options: dict[str, Any] = {"seed": seed, **options}
-        self._run = LoopRun(**self._options)
-
-    @property
-    def tracker(self) -> LoopRun:
-        """The run of this training."""
-        return self._run
-
-    def start(self) -> None:
-        """A training begins; a tracker may serve several, one after the other."""
-        self._run.close()
-        self._run = LoopRun(**self._options)
+        self.tracker = LoopRun(**self._options)
+        super().__init__()  # asks for the tracker
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
-        """The settings of the run that begins."""
-        self._run = LoopRun(**{**self._options, "config": {**values, **self._options.get("config", {})}}).begin()
+        self.tracker = LoopRun(**{**self._options, "config": {**values, **self._options.get("config", {})}}).begin()
 
     @plainly
     def watch(self, model: Any, optimizer: Any = None) -> None:
@@ -48,14 +37,12 @@ class AccelerateTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate com
 
     @plainly
     def log(self, values: dict[str, Any], step: int | None = None, **_: Any) -> None:
-        """An optimizer step is over, and this was measured."""
         if step is None:
             raise UsageError("accelerator.log: no step; expected accelerator.log(values, step=…), in rising order")
         self._begun().log(step, values)
 
     def finish(self) -> None:
-        """The training is over."""
-        self._run.end()
+        self.tracker.end()
 
     def _begun(self) -> LoopRun:
-        return self._run if self._run.journal is not None else self._run.begin()
+        return self.tracker if self.tracker.journal is not None else self.tracker.begin()

@@ -31,27 +31,19 @@ class LightningCallback(Callback):  # type: ignore[misc]  # Lightning comes with
         self._trained: set[str] = set()  # and steps
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Open the run, and watch the module."""
         seed = int(os.environ.get("PL_GLOBAL_SEED", "0")) if self._seed is None else self._seed
         planned = int(trainer.estimated_stepping_batches) if trainer.estimated_stepping_batches < 2**31 else 0
         told = {"max_steps": max(planned, 0), "config": dict(pl_module.hparams), **self._options}
         self.run = LoopRun(seed=seed, **told).begin()
         self.run.watch(pl_module, trainer.optimizers[0] if len(trainer.optimizers) == 1 else None)
 
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """The batch is there."""
-        if self.run is not None and batch_idx % trainer.accumulate_grad_batches == 0:
-            self.run.step_began()
-
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-        """Gradients are complete, and not clipped yet."""
         if self.run is not None:
-            self.run.before_optimizer()
+            self.run.before_optimizer()  # and before clipping
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """A step, if the optimizer has moved."""
-        if self.run is None or not self.run.is_new(trainer.global_step):
-            return
+        if self.run is None or trainer.global_step in (0, *self.run.rows):
+            return  # the optimizer has not moved
         values = {key: value for key, value in trainer.callback_metrics.items() if key not in self._validated}
         self._trained |= values.keys()
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
@@ -60,21 +52,18 @@ class LightningCallback(Callback):  # type: ignore[misc]  # Lightning comes with
             trainer.should_stop = True
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """What it measured belongs to the last step, and its time to none."""
         if self.run is None or trainer.sanity_checking:
             return
         values = {key: value for key, value in trainer.callback_metrics.items() if key not in self._trained}
         self._validated |= values.keys()
         if values and self.run.open:
             self.run.log(trainer.global_step, values)
-        self.run.paused()
+        self.run.paused()  # its time belongs to no step
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """The training reached its end."""
         if self.run is not None:
             self.run.end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """It broke off."""
         if self.run is not None:
             self.run.end(exception)

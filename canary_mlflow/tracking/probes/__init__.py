@@ -18,9 +18,9 @@ class Setting:
 
     model: Any  # torch.nn.Module as the trainer holds it; None: not known, or not yet
     device: str  # torch's device type: cpu, cuda, …
-    compiled: bool  # under torch.compile; a hook written in Python would break its graph
-    ranks: int  # processes that train together
-    iterates: bool  # PPO: an epoch is an iteration of rollout and updates
+    compiled: bool = False  # under torch.compile; a hook written in Python would break its graph
+    ranks: int = 1  # processes that train together
+    iterates: bool = False  # PPO: an epoch is an iteration of rollout and updates
     idle_cpu: Callable[[], float]  # CPU seconds of this process that are not training (our own writer)
     algo: str = ""  # sft, dpo, …; "" if unknown
     arguments: Mapping[str, Any] = field(default_factory=dict)  # the trainer's, as TrainingArguments names them
