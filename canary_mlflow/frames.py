@@ -10,9 +10,6 @@ if TYPE_CHECKING:
     from canary_mlflow.registry.sessions.own import Session
 
 
-MACHINE = "system/"  # how MLflow's own series begin
-
-
 @plainly
 def frame(session: Session | str, *, rows: bool = False, tracking_uri: str | None = None) -> Any:
     """A pandas frame with one row for each run, by its id: seed, whether it completed, its failure, its last step, and
@@ -40,7 +37,7 @@ def frame(session: Session | str, *, rows: bool = False, tracking_uri: str | Non
             {
                 key: pandas.Series(one.values, one.steps)
                 for key, one in run.series.items()
-                if not key.startswith(MACHINE)
+                if not key.startswith("system/")
             }
         )
         for run in runs

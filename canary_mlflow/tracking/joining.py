@@ -127,8 +127,7 @@ def close_left(*, loops: bool = True) -> None:
 
 
 def cell_ended(result: Any) -> None:
-    """A cell of a notebook is over, and with it the trainings that it broke off. What goes on in a thread stays, and a
-    loop may have a cell for each of its parts."""
+    """A cell is over, and the trainings that it broke off; a thread goes on, and a loop may have several cells."""
     if result.error_in_exec is not None:
         close_trainings(result.error_in_exec, loops=False)
     close_left(loops=False)

@@ -67,15 +67,11 @@ class Session:
 
     def _repr_html_(self) -> str:
         """In a notebook: its runs, and how they ended."""
-        client = prepare_store(self.store)
-        found = get_run(client, self.session_id)
-        rows = [
-            [run.info.run_id, *(run.data.tags.get(key, "") for key in (SEED, LAST_STEP)), run.info.status,
-             run.data.tags.get(FAILURE_REASON, "")]
-            for run in child_runs(client, self.session_id)
-        ]  # fmt: skip
+        client, columns = prepare_store(self.store), (SEED, LAST_STEP, FAILURE_REASON)
+        found, runs = get_run(client, self.session_id), child_runs(client, self.session_id)
+        rows = [[run.info.run_id, run.info.status, *(run.data.tags.get(key, "") for key in columns)] for run in runs]
         title = f"Session {self.session_id} of {self.model}, {found.data.tags.get(VERDICT) or found.info.status}"
-        return as_html(title, ("run", "seed", "last step", "status", "why"), rows)
+        return as_html(title, ("run", "status", "seed", "last step", "why"), rows)
 
 
 def session(
@@ -186,8 +182,7 @@ def end(client: MlflowClient, session_id: str, *, whole: bool = True) -> str:
     where = f"session {session_id} is in {without_password(client.tracking_uri)}"
     if not runs:
         missing = (
-            "no run joined it; expected trainers with callbacks=[CanaryCallback()] that begin while it is open, "
-            "or loops in session.run(seed=…)"
+            "no run joined it; expected session.run(…) or callbacks=[CanaryCallback()] that begin while it is open"
         )
         return f"{where}: {missing}; there is nothing to register"
     what = f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}"

@@ -27,13 +27,13 @@ class LightningCallback(Callback):  # type: ignore[misc]  # Lightning comes with
         super().__init__()
         self.run: LoopRun | None = None
         self._seed, self._options = seed, options
-        self._validated: set[str] = set()  # names that validations log
-        self._trained: set[str] = set()  # and steps
+        self._validated, self._trained = set[str](), set[str]()  # names that validations log, and that steps do
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         seed = int(os.environ.get("PL_GLOBAL_SEED", "0")) if self._seed is None else self._seed
-        planned = int(trainer.estimated_stepping_batches) if trainer.estimated_stepping_batches < 2**31 else 0
-        told = {"max_steps": max(planned, 0), "config": dict(pl_module.hparams), **self._options}
+        planned = trainer.estimated_stepping_batches  # infinite, or -1, if nobody knows
+        steps = int(planned) if 0 < planned < 2**31 else 0
+        told = {"max_steps": steps, "config": dict(pl_module.hparams), **self._options}
         self.run = LoopRun(seed=seed, **told).begin()
         self.run.watch(pl_module, trainer.optimizers[0] if len(trainer.optimizers) == 1 else None)
 
@@ -48,8 +48,7 @@ class LightningCallback(Callback):  # type: ignore[misc]  # Lightning comes with
         self._trained |= values.keys()
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         self.run.log(trainer.global_step, {**values, **({} if loss is None else {"loss": loss})})
-        if self.run.stopped:
-            trainer.should_stop = True
+        trainer.should_stop |= bool(self.run.stopped)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         if self.run is None or trainer.sanity_checking:

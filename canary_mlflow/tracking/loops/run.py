@@ -153,27 +153,16 @@ class LoopRun(Recording):
     def _training(self, device: str) -> Training:
         place = SimpleNamespace(device=device, world_size=int(os.environ.get("WORLD_SIZE", "1")), n_gpu=1)
         return Training(
-            algo=self._work["algo"],
-            seed=self._seed,
-            name=f"{self._work['algo']} seed {self._seed}",
-            max_steps=self._planned,
-            config=jsonable(dict(self._options.config)),
-            workload=lambda: self._work,
-            hardware=hardware_of(place),
-            environment=environment_of(place),
-        )
+            algo=self._work["algo"], seed=self._seed, name=f"{self._work['algo']} seed {self._seed}",
+            max_steps=self._planned, config=jsonable(dict(self._options.config)), workload=lambda: self._work,
+            hardware=hardware_of(place), environment=environment_of(place),
+        )  # fmt: skip
 
     def _setting(self, device: str, model: Any = None, optimizer: Any = None) -> Setting:
         return Setting(
-            model=model,
-            device=device,
-            compiled=hasattr(model, "_orig_mod"),
-            idle_cpu=writing_seconds,
-            algo=self._work["algo"],
-            arguments=self._options.config,
-            optimizer=optimizer,
-            own=True,
-        )
+            model=model, device=device, compiled=hasattr(model, "_orig_mod"), idle_cpu=writing_seconds, own=True,
+            algo=self._work["algo"], arguments=self._options.config, optimizer=optimizer,
+        )  # fmt: skip
 
 
 def numbers(values: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, float]:

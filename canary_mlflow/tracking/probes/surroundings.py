@@ -74,8 +74,7 @@ def _above(pick: Callable[[Mapping[str, Any]], Any], frame: FrameType | None = N
 
 
 def hardware_of(args: Any) -> dict[str, str]:
-    """The class of hardware that this process trains on, with the threads torch uses on a CPU. `args`: with `device`,
-    `world_size` and `n_gpu`, as TrainingArguments have them."""
+    """The class of hardware that this process trains on, with the threads torch uses on a CPU."""
     device = torch.device(args.device)
     if device.type == "cuda":
         count = max(int(args.world_size), int(args.n_gpu))
