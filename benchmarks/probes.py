@@ -28,10 +28,9 @@ import torch
 from accelerate import Accelerator
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
-from canary_mlflow.policies import load_watch
 from canary_mlflow.tracking.ending import Target
 from canary_mlflow.tracking.journal import Journal
-from canary_mlflow.tracking.opening import CallbackOptions, observers_of
+from canary_mlflow.tracking.opening import Options, Training, observers_of
 from canary_mlflow.tracking.probes import Setting, standard_probes
 from canary_mlflow.tracking.probes.running import RunningProbes
 from canary_mlflow.tracking.sinks import USUAL
@@ -113,12 +112,12 @@ def recording_cost(folder: Path, steps: int) -> float:
     client = prepare_store(f"sqlite:///{folder}/mlflow.db")
     run_id = start_run(client, experiment_id(client, "probes"), {"mlflow.runName": "probes"})
     target = Target(client=client, run_id=run_id, owned=True, algo="dpo", folder=folder)
-    options = CallbackOptions(
-        config={}, tags={}, warmup_steps=0, sinks=USUAL, system_metrics=False, watch=load_watch("default"),
-        champion_runs=(),
+    options = Options(warmup_steps=0, sinks=USUAL, system_metrics=False, watch="default")
+    training = Training(
+        algo="dpo", seed=0, name="probes", max_steps=steps, config={}, workload=dict, hardware={}, environment={},
+        sequences=8, folder=folder,
     )  # fmt: skip
-    arguments = argparse.Namespace(train_batch_size=8, gradient_accumulation_steps=1, world_size=1)
-    observers, _ = observers_of(target, options, arguments, steps)
+    observers, _ = observers_of(target, options, training)
     journal = Journal(target, {}, observers)
     journal.begin(setting_of(None))
     logs = LOGS | {f"other/{number}": 0.5 for number in range(METRICS - len(LOGS))}
