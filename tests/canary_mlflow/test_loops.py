@@ -20,6 +20,7 @@ import canary_mlflow
 from canary_mlflow import CanaryCallback, session
 from canary_mlflow.errors import UsageError
 from canary_mlflow.reports.decision import Decision
+from canary_mlflow.tracking.describing.compact import expanded
 from canary_mlflow.tracking.experiment import VARIABLE
 from canary_mlflow.tracking.signals import Terminated
 from canary_mlflow.tracking.stores.session import child_runs
@@ -127,7 +128,7 @@ def test_a_loop_passes_unchanged_and_blocks_on_harm(store: str, kind: str) -> No
     runs = runs_of(first)
     assert {run.info.status for run in runs} == {"FINISHED"}
     for seed, run in enumerate(runs):
-        tags = run.data.tags
+        tags = expanded(run.data.tags)
         assert (tags["canary.seed"], tags["canary.last_step"], tags["canary.learned"]) == (str(seed), "40", "true")
         assert (tags["canary.max_steps"], tags["canary.troubles"]) == ("40", "")
         assert tags["canary.workload.model"].startswith("Module" if kind == "lightning" else "Linear")
@@ -184,7 +185,7 @@ def broken_off(kind: type[BaseException], script: Callable[[Any], object]) -> tu
     with pytest.raises(kind), opened as inside:
         script(inside)
     (found,) = runs_of(inside.session_id)
-    return found.info.status, found.data.tags
+    return found.info.status, expanded(found.data.tags)
 
 
 def divide(opened: Any) -> None:
@@ -208,7 +209,7 @@ def test_a_nan_is_counted_and_a_stop_of_the_watch_ends_the_run(store: str) -> No
                 break
     assert step < 100
     (found,) = runs_of(opened.session_id)
-    tags = found.data.tags
+    tags = expanded(found.data.tags)
     assert (found.info.status, tags["canary.failure"], tags["canary.watch.level"]) == (
         "FAILED",
         "instability",
