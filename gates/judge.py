@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from canary_mlflow.gates.evals.checks import eval_checks
 from canary_mlflow.gates.evidence.clocks import pair
 from canary_mlflow.gates.facts.check import CONFIGURATION, HARDWARE, fact_check, facts_only, unrecorded, what_differs
 from canary_mlflow.gates.facts.exact import FACTS
 from canary_mlflow.gates.facts.work import work_note
 from canary_mlflow.gates.hard.hard_gates import hard_checks
 from canary_mlflow.gates.metric_checks import metric_checks
+from canary_mlflow.gates.model.items import Evaluated
 from canary_mlflow.gates.model.policy import Policy, policy_to_dict
 from canary_mlflow.gates.model.records import Version
 from canary_mlflow.gates.model.rules import Role
@@ -54,8 +57,13 @@ def judge(
     of_facts = fact_check(policy, changed, compared, accepted, missing)
     checks = [*filter(None, [of_facts]), *hard_checks(policy, right, baseline)]
     same = CONFIGURATION in compared and not any(one.group not in (FACTS, HARDWARE) for one in changed)
-    metrics, more_runs = (in_the_way, None) if in_the_way else metric_checks(policy, left, right, plan, pairs, same)
-    checks = by_urgency(policy, [*checks, *metrics])
+    metrics, more_runs = (
+        (in_the_way, None)
+        if in_the_way
+        else metric_checks(policy.of_metrics(), left, right, plan.of_metrics(), pairs, same)
+    )
+    benchmarks = benchmark_checks(policy, baseline.evals, candidate.evals) if baseline else ()
+    checks = by_urgency(policy, [*checks, *metrics, *benchmarks])
     outcome, code, reason = decide(policy, checks)
     units = harmed(policy, checks, outcome, right.runs)
     causes = root_causes(left.evidence, right.runs, units) if alike and outcome is not Outcome.PASS else ()
@@ -79,6 +87,35 @@ def judge(
         causes=tuple(causes),
         notes=(*typos, *notes(left, right, pairs), *of_checks(checks), *filter(None, [work])),
     )
+
+
+def judge_evals(policy: Policy, baseline: Evaluated, candidate: Evaluated) -> Verdict:
+    """Judge two sides by their benchmarks alone, with all of the level of BLOCK."""
+    checks = benchmark_checks(replace(policy, rules=()), baseline, candidate)
+    outcome, code, reason = decide(policy, checks)
+    return Verdict(
+        model="",
+        candidate_version=None,
+        baseline_version=None,
+        outcome=outcome,
+        reason=reason,
+        reason_code=code,
+        checks=checks,
+        differences=(),
+        policy=policy_to_dict(policy),
+        baseline_runs=(),
+        candidate_runs=(),
+        more_runs=None,
+        notes=of_checks(checks),
+    )
+
+
+def benchmark_checks(policy: Policy, baseline: Evaluated, candidate: Evaluated) -> tuple[Check, ...]:
+    """One check per benchmark that the policy names, each with its share of the level of BLOCK."""
+    if policy.evals is None:
+        return ()
+    level = (policy.alpha_block - policy.of_metrics().alpha_block) / max(1, policy.evals.deciding)
+    return eval_checks(policy.evals, baseline, candidate, level, policy.alpha_pass)
 
 
 def decide(policy: Policy, checks: Sequence[Check]) -> tuple[Outcome, ReasonCode, str]:

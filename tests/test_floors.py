@@ -24,6 +24,7 @@ INSIDE_GATES = {
     "model": set[str](),
     "stats": {"model"},
     "evidence": {"model", "stats"},
+    "evals": {"model", "stats"},
     "facts": {"model"},
     "hard": {"model"},
     "watch": {"model"},

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Generic, TypeVar
 
 from canary_mlflow.gates.model.bound import bound_of
+from canary_mlflow.gates.model.eval_rules import EvalRules, read_evals
 from canary_mlflow.gates.model.fields import (
     PolicyError,
     choice,
@@ -215,6 +216,7 @@ class Policy:
     rules: tuple[MetricRule, ...]
     overlays: tuple[Overlay, ...] = ()
     priors: tuple[KnownPriors, ...] = ()
+    evals: Annotated[EvalRules | None, read_evals] = None
 
     def resolve(self, facts: Mapping[str, str]) -> Policy:
         """The policy for these facts, with the matching overlays applied in order and none left. Two facts follow from
@@ -239,7 +241,9 @@ class Policy:
         margin: its limits are `anchor_margins` times as wide. Facts are not compared: each change of them was accepted
         on the way."""
         rules = tuple(rule.widened(self.anchor_margins) for rule in self.rules)
-        return replace(self, name=f"{self.name}, anchor", hard=replace(self.hard, facts=False), rules=rules)
+        evals = self.evals and self.evals.widened(self.anchor_margins)
+        hard = replace(self.hard, facts=False)
+        return replace(self, name=f"{self.name}, anchor", hard=hard, rules=rules, evals=evals)
 
     def prior_of(self, rule: MetricRule) -> Prior:
         """The spread to expect, in a resolved policy: one measured for this rule, else the shipped one.
@@ -256,6 +260,12 @@ class Policy:
         ever, so that harm is stopped at every try."""
         return replace(self, alpha_pass=self.alpha_pass * self.looks.share_of_try(number))
 
+    def of_metrics(self) -> Policy:
+        """The policy with the part of BLOCK's level that is left for metrics: benchmarks have theirs."""
+        weights = sum(rule.weight for rule in self.rules if rule.blocks)
+        share = weights / (weights + self.evals.deciding) if self.evals and self.evals.deciding else 1.0
+        return replace(self, alpha_block=self.alpha_block * share)
+
     def spending(self, share: float) -> Policy:
         """The policy with a share of both error levels, such as one look may spend."""
         return replace(self, alpha_block=self.alpha_block * share, alpha_pass=self.alpha_pass * share)
@@ -263,10 +273,12 @@ class Policy:
 
 def policy_to_dict(policy: Policy) -> dict[str, Any]:
     """The policy as plain values with every key, which `parse_policy` reads back to an equal policy."""
-    found: dict[str, Any] = plain({**vars(policy), "rules": (), "overlays": (), "priors": ()})
+    found: dict[str, Any] = plain({**vars(policy), "rules": (), "overlays": (), "priors": (), "evals": None})
+    del found["evals"]  # a policy without this section stays as it was
     found["rules"] = {rule.name: _rule(rule) for rule in policy.rules}
     found["overlays"] = {one.name: one.to_dict() for one in policy.overlays}
     found["priors"] = {known.name: known.to_dict() for known in policy.priors}
+    found |= {"evals": policy.evals.to_dict()} if policy.evals else {}
     return found
 
 

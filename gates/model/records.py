@@ -14,6 +14,7 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
+from canary_mlflow.gates.model.items import Evaluated
 from canary_mlflow.gates.model.metrics import metrics_with
 
 Values = NDArray[np.float64]
@@ -292,6 +293,7 @@ class Version:
 
     `fresh`: for a baseline, runs of its code made beside the candidate's, each with the seed of its partner. What
     depends on the machine's speed is judged in these pairs. `beside`: the baseline's own `runs` were made that way too.
+    `evals`: what its weights scored on benchmarks.
     """
 
     model: str
@@ -299,3 +301,4 @@ class Version:
     runs: tuple[Run, ...]
     fresh: tuple[Run, ...] = ()
     beside: bool = False
+    evals: Evaluated = field(default_factory=dict)

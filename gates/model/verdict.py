@@ -10,6 +10,7 @@ from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from canary_mlflow.gates.model.fields import plain
+from canary_mlflow.gates.model.items import ItemCounts
 from canary_mlflow.gates.model.rules import MetricRule, Role
 
 
@@ -47,6 +48,7 @@ class ReasonCode(StrEnum):
     SUSPECT_DATA = "suspect-data"
     MISSING_DATA = "missing-data"
     TOO_FEW_RUNS = "too-few-runs"
+    TOO_FEW_ITEMS = "too-few-items"
     TOO_NOISY = "too-noisy"
     NEAR_MARGIN = "near-margin"
 
@@ -70,7 +72,7 @@ class Evidence:
     that these runs would block 4 times out of 5. `typical`: the change by the median of pairs of runs. `spread`: the SD
     between runs that the test used, on the scale of the margin (log or unit). `prior`: what else it rests on (shipped,
     calibrated, learnt); `prior_sd` and `prior_df`: that prior's SD and degrees of freedom. `identical`: the series are
-    bit-equal, so no test was needed.
+    bit-equal, so no test was needed. `items`: of a benchmark.
     """
 
     unit: str
@@ -93,6 +95,7 @@ class Evidence:
     prior_sd: float | None = None
     prior_df: float | None = None
     identical: bool = False
+    items: ItemCounts | None = None
 
     @property
     def within(self) -> bool:
@@ -229,6 +232,9 @@ class Verdict:
 def verdict_to_dict(verdict: Verdict) -> dict[str, Any]:
     """The verdict as plain JSON values; NaN and infinity become None."""
     found: dict[str, Any] = plain(verdict)
+    for check in found["checks"]:
+        if check["evidence"] and check["evidence"]["items"] is None:  # as before there were benchmarks
+            del check["evidence"]["items"]
     return found
 
 

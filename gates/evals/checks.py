@@ -1,0 +1,220 @@
+"""One check for each benchmark that a policy names, and one for their mean, the suite.
+
+Eight benchmarks that each must show that nothing was lost nearly never all do. So the mean is the gate, and each
+benchmark a guard, which blocks but need not pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from canary_mlflow.gates.evals.pairing import Problem, Side, copied, obstacle, pair
+from canary_mlflow.gates.evals.rule import ItemTest, Seeds, against, seed_means, seeds_of
+from canary_mlflow.gates.evals.suite import SHARES, Compared, suite_test
+from canary_mlflow.gates.model.eval_rules import SUITE, About, EvalRule, EvalRules
+from canary_mlflow.gates.model.items import Evaluated, ItemCounts
+from canary_mlflow.gates.model.rules import Role
+from canary_mlflow.gates.model.verdict import Check, CheckOutcome, Evidence, ReasonCode
+from canary_mlflow.gates.model.wording import change, counted, p_value, quantity
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A test as it is shown: both scores, in points if they are shares, in the score's own direction."""
+
+    name: str
+    role: Role
+    test: ItemTest
+    sides: tuple[float, float]
+    higher: bool
+    in_points: bool
+    seeds: tuple[int, ...] = (1, 1)
+    counts: ItemCounts | None = None
+    notes: tuple[str, ...] = ()
+
+
+def eval_checks(
+    rules: EvalRules, baseline: Evaluated, candidate: Evaluated, level: float, passing: float
+) -> tuple[Check, ...]:
+    """A check of each benchmark with a rule, then of the suite; a benchmark without a rule decides nothing. `level`: of
+    BLOCK, for each of them. `passing`: of PASS."""
+    asked = {name: rule for name, rule in rules.rules.items() if rule.role is not Role.IGNORE}
+    found = {
+        name: _compared(name, rule, baseline.get(name, ()), candidate.get(name, ())) for name, rule in asked.items()
+    }
+    checks = [item if isinstance(item, Check) else _answer(_line(item, passing), level, passing)
+              if isinstance(item, Compared) else _answer(item, level, passing) for item in found.values()]  # fmt: skip
+    if rules.suite is None:
+        return tuple(checks)
+    deciding = [item for name, item in found.items() if asked[name].decides]
+    suite = _suite(rules.suite, deciding)
+    return (*checks, suite if isinstance(suite, Check) else _answer(suite, level, passing))
+
+
+def _compared(name: str, rule: EvalRule, left: Side, right: Side) -> Compared | Line | Check:
+    """Both sides' items, or their scores without any, or the check that says why not."""
+    if not left or not right:
+        whose, code = ("candidate", ReasonCode.MISSING_DATA) if left else ("baseline", ReasonCode.NO_BASELINE)
+        return _open(name, rule.role, (f"no evaluation of the {whose}", code))
+    if all(table.aggregate and not table.items for table in (*left, *right)):
+        return _aggregated(name, rule, left, right)
+    paired = pair(left, right)
+    if problem := obstacle(rule, left, right, paired):
+        return _open(name, rule.role, problem)
+    assert paired is not None
+    higher, base = left[0].higher, float(paired.baseline.mean())
+    if higher and not paired.baseline.any():
+        reason = f"the baseline scores 0 on all {counted(len(paired.keys), 'item')}: nothing to lose"
+        return Check(metric=name, role=rule.role, outcome=CheckOutcome.NOT_JUDGED, reason=reason)
+    if copied(left, right, paired):
+        said = f"all {len(paired.keys)} generated answers are the same: were the same weights asked twice?"
+        return _open(name, rule.role, (said, ReasonCode.SUSPECT_DATA))
+    recipe = rule.about is About.RECIPE or max(len(left), len(right)) > 1  # several seeds are no weights
+    sides = [seed_means(side) for side in (paired.baseline, paired.candidate)]
+    test = against(paired.found, _limit(rule, base, higher), seeds_of(sides, rule.prior) if recipe else Seeds())
+    return Compared(name=name, rule=rule, source=left[0].source, higher=higher, paired=paired, test=test)
+
+
+def _limit(rule: EvalRule, base: float, higher: bool) -> float:
+    return min(rule.margin, rule.share * base) if rule.share and higher and base > 0 else rule.margin
+
+
+def _aggregated(name: str, rule: EvalRule, left: Side, right: Side) -> Line | Check:
+    """Scores without items: each side varies by itself. They decide only if the rule says so."""
+    role = rule.role if rule.aggregated else Role.ADVISORY
+    problem = obstacle(rule, left, right, None)
+    if problem and problem[1] is ReasonCode.NOT_COMPARABLE:
+        return _open(name, role, problem)
+    said = [[table.aggregate for table in side if table.aggregate] for side in (left, right)]
+    if any(one.stderr is None for side in said for one in side):
+        return _open(name, role, ("aggregated only, without a standard error", ReasonCode.MISSING_DATA))
+    before, now = (math.fsum(one.score for one in side) / len(side) for side in said)
+    variance = math.fsum(((one.stderr or 0.0) / len(side)) ** 2 for side in said for one in side)
+    harm, higher = (before - now) * (1 if left[0].higher else -1), left[0].higher
+    test = ItemTest(
+        harm=harm,
+        worst=harm,
+        variance=variance or math.ulp(1.0),
+        cautious=variance or math.ulp(1.0),
+        df=math.inf,
+        margin=_limit(rule, before, higher),
+    )
+    in_points = min(before, now) >= 0 and max(before, now) <= 1
+    notes = ("aggregated only: no items to pair",)
+    return Line(name=name, role=role, test=test, sides=(before, now), higher=higher, in_points=in_points, notes=notes)
+
+
+def _line(item: Compared, passing: float) -> Line:
+    paired, changed = item.paired, np.round(item.paired.found.harms, 12)
+    counts = ItemCounts(
+        items=len(paired.keys),
+        groups=paired.found.effective,
+        broke=int((changed > 0).sum()),
+        mended=int((changed < 0).sum()),
+        lost=paired.found.missing,
+        needed=paired.found.needed(item.test.margin, passing),
+    )
+    note = f"left out, without a score of the baseline: {counted(paired.left_out, 'item')}"
+    return Line(
+        name=item.name,
+        role=item.rule.role,
+        test=item.test,
+        sides=(float(paired.baseline.mean()), float(paired.candidate.mean())),
+        higher=item.higher,
+        in_points=item.in_points,
+        seeds=(len(paired.baseline), len(paired.candidate)),
+        counts=counts,
+        notes=(note,) if paired.left_out else (),
+    )
+
+
+def _suite(margin: float, deciding: Sequence[Compared | Line | Check]) -> Line | Check:
+    """The mean over the benchmarks that decide. What has nothing to lose has no part in it."""
+    for one in deciding:
+        if isinstance(one, Check) and one.reason_code:
+            return _open(SUITE, Role.GATE, (one.reason, one.reason_code))
+    parts = [one for one in deciding if isinstance(one, Compared)]
+    if not parts:
+        return _open(SUITE, Role.GATE, ("no benchmark that decides has anything to lose", ReasonCode.MISSING_DATA))
+    if odd := [one.name for one in parts if not one.in_points]:
+        said = f"{odd[0]} has scores beyond 0 and 1, which have no mean with others; give it the role advisory"
+        return _open(SUITE, Role.GATE, (said, ReasonCode.NOT_COMPARABLE))
+    before, now = (float(np.mean([side(one).mean() for one in parts])) for side in SHARES)
+    return Line(
+        name=SUITE,
+        role=Role.GATE,
+        test=suite_test(margin, parts),
+        sides=(before, now),
+        higher=True,
+        in_points=True,
+        seeds=(min(len(one.paired.baseline) for one in parts), min(len(one.paired.candidate) for one in parts)),
+    )
+
+
+def _answer(line: Line, level: float, passing: float) -> Check:
+    """PASS, BLOCK or what is missing, in the words and by the levels of every other check."""
+    test, decides = line.test, line.role in (Role.GATE, Role.GUARD)
+    scale, sign, unit = 100.0 if line.in_points else 1.0, -1.0 if line.higher else 1.0, "points" * line.in_points
+    low, high = sorted(sign * scale * end for end in test.interval(passing))
+    evidence = Evidence(
+        unit=unit,
+        baseline=scale * line.sides[0],
+        candidate=scale * line.sides[1],
+        baseline_runs=line.seeds[0],
+        candidate_runs=line.seeds[1],
+        relative=False,
+        change=sign * scale * test.harm,
+        change_low=low,
+        change_high=high,
+        margin=sign * scale * test.margin,
+        p_harm=test.p_harm,
+        p_noninferior=test.p_noninferior,
+        items=line.counts,
+    )
+    by, most = (change(sign * scale * value, False, unit) for value in (test.harm, test.margin))
+    before, now = (quantity(scale * side, "") for side in line.sides)
+    said, code = f"{line.name} {before} -> {now} ({by}, limit {most})", None
+    if test.p_noninferior <= passing:
+        outcome, why = CheckOutcome.PASS, f", within the limit with {p_value(test.p_noninferior)}"
+    elif test.p_harm <= (level if decides else passing):
+        outcome, code = (CheckOutcome.BLOCK, ReasonCode.REGRESSION) if decides else (CheckOutcome.WARN, None)
+        why = f", worse with {p_value(test.p_harm)}"
+    else:  # as of every metric, a guard leaves a verdict open only where harm beyond its limit is likely
+        silent = not decides or (line.role is Role.GUARD and test.p_harm > passing)
+        outcome = CheckOutcome.NOT_JUDGED if silent else CheckOutcome.INCONCLUSIVE
+        code, why = _missing(line)
+    return Check(
+        metric=line.name,
+        role=line.role,
+        outcome=outcome,
+        reason=said + why,
+        reason_code=code,
+        evidence=evidence,
+        notes=line.notes,
+    )
+
+
+def _missing(line: Line) -> tuple[ReasonCode, str]:
+    """What would decide: seeds, items, or neither because the harm is near the limit."""
+    counts, seeds = line.counts, line.test.seeds.variance
+    if seeds > line.test.cautious:
+        few = f"{line.seeds[0]} and {line.seeds[1]}"
+        return (
+            ReasonCode.TOO_FEW_RUNS,
+            f": too few seeds ({few}) to tell the recipe from luck; evaluate 3 and 3 or more",
+        )
+    if counts and counts.needed > counts.items:
+        said = f": too few items ({counts.items:,}) to decide; {counts.needed:,} like them would, if nothing changed"
+        return ReasonCode.TOO_FEW_ITEMS, said
+    return ReasonCode.NEAR_MARGIN, ": too close to the limit to decide"
+
+
+def _open(name: str, role: Role, problem: Problem) -> Check:
+    """What cannot be answered leaves the verdict open if the benchmark decides."""
+    outcome = CheckOutcome.INCONCLUSIVE if role in (Role.GATE, Role.GUARD) else CheckOutcome.NOT_JUDGED
+    reason = problem[0] if problem[0].startswith(name) else f"{name}: {problem[0]}"
+    return Check(metric=name, role=role, outcome=outcome, reason=reason, reason_code=problem[1])

@@ -1,0 +1,138 @@
+"""The items that both sides answered, side by side; and what rules out a comparison.
+
+What the candidate lacks, or was asked otherwise, can only hurt it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from canary_mlflow.gates.evals.rule import Harms, Scores
+from canary_mlflow.gates.model.eval_rules import EvalRule
+from canary_mlflow.gates.model.items import Item, Table
+from canary_mlflow.gates.model.verdict import ReasonCode
+from canary_mlflow.gates.model.wording import counted, listed
+
+MOST_LOST = 0.05
+"""Of the items: with more of them missing, the others tell nothing."""
+FEWEST_ANSWERS = 10
+"""Generated answers that are all equal: fewer may be so by themselves."""
+PROMPTS = "prompts"
+Side = Sequence[Table]
+Problem = tuple[str, ReasonCode]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Paired:
+    """Both sides' scores of the same items, a row for each seed. `labels`: the name of each group. `lost`: items that
+    the candidate lacks. `left_out`: items without a score of the baseline."""
+
+    keys: tuple[str, ...]
+    baseline: Scores
+    candidate: Scores
+    labels: tuple[str, ...]
+    found: Harms
+    lost: tuple[str, ...]
+    left_out: int
+
+
+def pair(baseline: Side, candidate: Side) -> Paired | None:
+    """The items that every seed of both sides has a score of, in the order of their keys; None if there is none."""
+    left, right = _by_key(baseline), _by_key(candidate)
+    known = sorted(key for key, items in left.items() if _complete(items, baseline))
+    keys = [key for key in known if _complete(right.get(key, ()), candidate)]
+    if not keys:
+        return None
+    before, now = _means(keys, left), _means(keys, right)
+    labels, numbers = np.unique([left[key][0].group for key in keys], return_inverse=True)
+    harms = before.mean(0) - now.mean(0)
+    lost = sorted(set(known) - set(keys))
+    found = Harms(
+        harms=harms if baseline[0].higher else -harms,
+        groups=numbers,
+        short=np.array([_short(left[key], right[key]) for key in keys]),
+        lost=len(lost),
+        resolution=_resolution(before.mean(0), now.mean(0)),
+    )
+    out = len(left.keys() | right.keys()) - len(keys) - len(lost)
+    return Paired(
+        keys=tuple(keys),
+        baseline=before,
+        candidate=now,
+        labels=tuple(labels.tolist()),
+        found=found,
+        lost=tuple(lost),
+        left_out=out,
+    )
+
+
+def _by_key(side: Side) -> dict[str, list[Item]]:
+    found: dict[str, list[Item]] = {}
+    for table in side:
+        for key, item in table.items.items():
+            found.setdefault(key, []).append(item)
+    return found
+
+
+def _complete(items: Sequence[Item], side: Side) -> bool:
+    return len(items) == len(side) and all(item.scored for item in items)
+
+
+def _means(keys: Sequence[str], items: dict[str, list[Item]]) -> Scores:
+    rows = [[sum(sorted(item.scored)) / len(item.scored) for item in items[key]] for key in keys]
+    return np.array(rows, dtype=np.float64).T
+
+
+def _short(left: Sequence[Item], right: Sequence[Item]) -> float:
+    """The part of the repeats that the candidate lacks."""
+    wanted = sum(len(item.scored) for item in left) / len(left)
+    return max(0.0, 1 - sum(len(item.scored) for item in right) / len(right) / wanted)
+
+
+def _resolution(before: Scores, now: Scores) -> float:
+    steps = np.diff(np.unique(np.round(np.concatenate([before, now]), 9)))
+    return float(steps.min()) if len(steps) else 1.0
+
+
+def obstacle(rule: EvalRule, baseline: Side, candidate: Side, paired: Paired | None) -> Problem | None:
+    """Why the two are not compared; None if nothing speaks against it."""
+    if keys := differing(baseline, candidate, rule.may_differ):
+        return f"not asked alike: {listed(keys)}; may_differ allows it", ReasonCode.NOT_COMPARABLE
+    if paired is None:
+        scored = [any(item.scored for table in side for item in table.items.values()) for side in (baseline, candidate)]
+        whose = "" if all(scored) else f" of the {'candidate' if scored[0] else 'baseline'}"
+        word = "no item is scored on both sides" if all(scored) else f"no item{whose} has a score"
+        return word, ReasonCode.MISSING_DATA
+    missing, all_of_them = paired.found.missing, len(paired.keys) + len(paired.lost)
+    if missing > MOST_LOST * all_of_them:
+        named = f" ({listed(paired.lost)})" if paired.lost else ""
+        said = f"{missing:.3g} of {counted(all_of_them, 'item')} are without a score of the candidate{named}"
+        return f"{said}; at most {100 * MOST_LOST:.0f} % may be", ReasonCode.MISSING_DATA
+    return None
+
+
+def differing(baseline: Side, candidate: Side, allowed: Sequence[str]) -> list[str]:
+    """The facts that do not agree on all tables of both sides, with a value of each side."""
+    tables = [*baseline, *candidate]
+    found = []
+    for key in sorted({key for table in tables for key in table.facts} - set(allowed)):
+        values = [table.facts.get(key, "(not recorded)") for table in tables]
+        if other := next((value for value in values if value != values[0]), None):
+            found.append(f"{key} ({values[0][:60]} | {other[:60]})")
+    if len({table.higher for table in tables}) > 1:
+        found.append("whether higher is better")
+    left, right = _by_key(baseline), _by_key(candidate)
+    both = left.keys() & right.keys()
+    odd = sum(len({one.prompt for one in (*left[key], *right[key])}) > 1 for key in both)
+    if odd and PROMPTS not in allowed:
+        found.append(f"{PROMPTS} (other ones in {odd} of {counted(len(both), 'item')})")
+    return found
+
+
+def copied(baseline: Side, candidate: Side, paired: Paired) -> bool:
+    """Whether every generated answer is the same on both sides: two models seldom agree in each."""
+    answers = [tuple(table.items[key].answer for key in paired.keys) for table in (*baseline, *candidate)]
+    return len(paired.keys) >= FEWEST_ANSWERS and all(answers[0]) and len(set(answers)) == 1

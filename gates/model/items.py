@@ -1,0 +1,65 @@
+"""Results of a benchmark, item by item: what a harness found of one side's weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """One question. `scores`: of each repeat; None is an error of the harness, not of the model. `prompt` and `answer`:
+    digests of what the model was shown and what it generated, "" if unknown. `asked` and `said`: texts for readers."""
+
+    scores: tuple[float | None, ...]
+    group: str
+    prompt: str = ""
+    answer: str = ""
+    asked: str = ""
+    said: str = ""
+
+    @property
+    def scored(self) -> tuple[float, ...]:
+        """The scores without the harness's errors."""
+        return tuple(score for score in self.scores if score is not None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aggregate:
+    """A score over a whole benchmark, with its standard error if that is known."""
+
+    score: float
+    stderr: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """One benchmark by one scorer. `source`: the documents that it asks about, which other tables may share. `facts`:
+    what must agree. `grouped`: what its groups are. `aggregate`: for a score that no item has, such as a corpus's F1.
+    `run`: the harness's own name for its run."""
+
+    benchmark: str
+    source: str
+    items: Mapping[str, Item] = field(default_factory=dict)
+    higher: bool = True
+    facts: Mapping[str, str] = field(default_factory=dict)
+    grouped: str = ""
+    aggregate: Aggregate | None = None
+    run: str = ""
+
+
+Evaluated = Mapping[str, Sequence[Table]]
+"""Benchmark → one table for each seed of the training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemCounts:
+    """What a check rests on. `groups`: as many as if all were of one size. `lost`: items, or parts of them, that the
+    candidate lacks. `needed`: items that would pass an unchanged candidate 4 times out of 5."""
+
+    items: int
+    groups: float
+    broke: int
+    mended: int
+    lost: float
+    needed: int
