@@ -22,7 +22,7 @@ COMMANDS = (
     "run", "plan", "session", "register", "gate", "ab", "upgrade", "compare", "judge", "watch", "replay", "report",
     "ci", "ui", "import", "calibrate", "power", "bless", "override", "rollback", "adopt", "accept-facts", "diff",
     "samples", "profile", "verify-weights", "check-reward", "policy", "audit", "prune", "keys", "db",
-    "deliver", "env", "doctor", "schema",
+    "deliver", "env", "doctor", "schema", "evals",
 )  # fmt: skip
 ELSEWHERE = {
     "register": "session", "compare": "gate", "bless": "acts", "override": "acts", "rollback": "acts", "adopt": "acts",

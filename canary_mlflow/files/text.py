@@ -29,19 +29,19 @@ class NotUtf8(UsageError):
 
 
 @contextmanager
-def opened(path: Path, errors: str = "strict") -> Iterator[TextIO]:
+def opened(path: Path, errors: str = "strict", what: str = "the history of one run") -> Iterator[TextIO]:
     """The file's text, without a byte order mark. Raises UsageError for what cannot be read, while reading too.
-    `errors`: what becomes of other encodings' bytes, as for `open`."""
+    `errors`: what becomes of other encodings' bytes, as for `open`. `what`: is expected."""
     try:
         with open_regular(path) as raw:
             packed = raw.peek(2)[:2] == _GZIP  # type: ignore[attr-defined]
             source = Bounded(gzip.GzipFile(fileobj=raw) if packed else raw).buffered()
             head = source.peek(64)[:64]  # type: ignore[attr-defined]
-            encoding = _encoding(path, head)
+            encoding = _encoding(path, head, what)
             with io.TextIOWrapper(cast(IO[bytes], source), encoding=encoding, errors=errors, newline="") as text:
                 yield text
     except TooMuch as error:
-        raise UsageError(f"{path}: {error}; is it the history of one run?") from None
+        raise UsageError(f"{path}: {error}; is it {what}?") from None
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file; expected a training history; check the path") from None
     except IsADirectoryError:
@@ -141,9 +141,9 @@ def _occurrences(path: Path, mark: bytes) -> int:
     return found
 
 
-def _encoding(path: Path, head: bytes) -> str:
+def _encoding(path: Path, head: bytes, what: str) -> str:
     if not head.strip():
-        raise UsageError(f"{path}: is empty; expected the history of a run; nothing to judge")
+        raise UsageError(f"{path}: is empty; expected {what}; nothing to judge")
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     if b"\0" in head:

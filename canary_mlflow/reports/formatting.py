@@ -35,6 +35,8 @@ def interval(low: float | None, high: float | None, *, relative: bool, unit: str
         return ""
     if relative:
         return f"[{100 * low:+.1f}, {100 * high:+.1f}]"
+    if unit == "points":
+        return f"[{low:+.1f}, {high:+.1f}]"
     return f"[{wording.change(low, False, unit)}, {wording.change(high, False, unit)}]"
 
 

@@ -187,6 +187,8 @@ def meaning(decision: Decision, check: Check) -> str:
 
 def missing(check: Check) -> str:
     """What a decision would take, as a clause."""
+    if check.evidence and check.evidence.items:
+        return check.reason.rpartition(": ")[2]
     if check.reason_code is ReasonCode.NEAR_MARGIN and not check.more_runs:
         return "too close to the limit for any number of runs"
     if check.more_runs:

@@ -15,7 +15,7 @@ from canary_mlflow.errors import UsageError
 
 FOLDER = Path(__file__).parent
 PRINTED: dict[str, tuple[int, tuple[str, ...]]] = {
-    "decision": (1, ("gate", "compare", "judge", "ab")),
+    "decision": (1, ("gate", "compare", "judge", "ab", "evals compare")),
     "report": (1, ("report",)),
     "diff": (1, ("diff",)),
     "samples": (1, ("samples",)),
@@ -35,6 +35,7 @@ PRINTED: dict[str, tuple[int, tuple[str, ...]]] = {
     "environment": (1, ("env",)),
     "doctor": (1, ("doctor",)),
     "pruning": (1, ("prune",)),
+    "evals": (1, ("evals show",)),
 }
 """Name → its newest version, and the commands that print it."""
 

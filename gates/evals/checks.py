@@ -177,7 +177,7 @@ def _answer(line: Line, level: float, passing: float) -> Check:
     )
     by, most = (change(sign * scale * value, False, unit) for value in (test.harm, test.margin))
     before, now = (quantity(scale * side, "") for side in line.sides)
-    said, code = f"{line.name} {before} -> {now} ({by}, limit {most})", None
+    said, code = f"{_called(line.name)} {before} -> {now} ({by}, limit {most})", None
     if test.p_noninferior <= passing:
         outcome, why = CheckOutcome.PASS, f", within the limit with {p_value(test.p_noninferior)}"
     elif test.p_harm <= (level if decides else passing):
@@ -213,8 +213,13 @@ def _missing(line: Line) -> tuple[ReasonCode, str]:
     return ReasonCode.NEAR_MARGIN, ": too close to the limit to decide"
 
 
+def _called(name: str) -> str:
+    """How a sentence begins, without changing a name's first letter."""
+    return "mean of the suite" if name == SUITE else f"benchmark {name}"
+
+
 def _open(name: str, role: Role, problem: Problem) -> Check:
     """What cannot be answered leaves the verdict open if the benchmark decides."""
     outcome = CheckOutcome.INCONCLUSIVE if role in (Role.GATE, Role.GUARD) else CheckOutcome.NOT_JUDGED
-    reason = problem[0] if problem[0].startswith(name) else f"{name}: {problem[0]}"
+    reason = problem[0] if name == SUITE else f"{_called(name)}: {problem[0]}"
     return Check(metric=name, role=role, outcome=outcome, reason=reason, reason_code=problem[1])

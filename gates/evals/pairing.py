@@ -50,10 +50,11 @@ def pair(baseline: Side, candidate: Side) -> Paired | None:
     labels, numbers = np.unique([left[key][0].group for key in keys], return_inverse=True)
     harms = before.mean(0) - now.mean(0)
     lost = sorted(set(known) - set(keys))
+    asked = sum(max(len(item.scores) for item in table.items.values()) for table in candidate)
     found = Harms(
         harms=harms if baseline[0].higher else -harms,
         groups=numbers,
-        short=np.array([_short(left[key], right[key]) for key in keys]),
+        short=np.array([1 - sum(len(item.scored) for item in right[key]) / asked for key in keys]),
         lost=len(lost),
         resolution=_resolution(before.mean(0), now.mean(0)),
     )
@@ -84,12 +85,6 @@ def _complete(items: Sequence[Item], side: Side) -> bool:
 def _means(keys: Sequence[str], items: dict[str, list[Item]]) -> Scores:
     rows = [[sum(sorted(item.scored)) / len(item.scored) for item in items[key]] for key in keys]
     return np.array(rows, dtype=np.float64).T
-
-
-def _short(left: Sequence[Item], right: Sequence[Item]) -> float:
-    """The part of the repeats that the candidate lacks."""
-    wanted = sum(len(item.scored) for item in left) / len(left)
-    return max(0.0, 1 - sum(len(item.scored) for item in right) / len(right) / wanted)
 
 
 def _resolution(before: Scores, now: Scores) -> float:

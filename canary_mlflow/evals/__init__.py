@@ -1,0 +1,1 @@
+"""Results of benchmarks, as evaluation harnesses write them, and their comparison."""

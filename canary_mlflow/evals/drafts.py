@@ -1,0 +1,91 @@
+"""The tables of a harness's results while they are read: what all readers fill."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from canary_mlflow.errors import UsageError
+from canary_mlflow.evals.files import EvalFile, at
+from canary_mlflow.gates.model.items import Item, Table
+from canary_mlflow.shown import cut
+
+GroupOf = Callable[[str], str | None]
+"""Benchmark → the path in a record that names an item's group; None if nobody says it."""
+LONGEST = 2000
+"""Characters of a text that is kept for readers."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a reader found: the tables, and the files that they came from."""
+
+    tables: Sequence[Table]
+    files: Sequence[EvalFile]
+
+
+Reader = Callable[[EvalFile, GroupOf], Reading | None]
+"""None if the file is in another format."""
+
+
+@dataclass
+class Draft:
+    """One table. `record`: of an item, in which `group` is a path."""
+
+    benchmark: str
+    source: str
+    path: Path
+    group: str | None
+    higher: bool = True
+    run: str = ""
+    facts: dict[str, str] = field(default_factory=dict)
+    items: dict[str, Item] = field(default_factory=dict)
+
+    def add(self, key: str, score: object, record: object, *, prompt: str, answer: str, asked: Any, said: Any) -> None:
+        """Take one answer: another one to the same key is a repeat."""
+        value = score_of(score)
+        if key in self.items:
+            self.items[key] = replace(self.items[key], scores=(*self.items[key].scores, value))
+            return
+        group = key
+        if self.group is not None:
+            if (named := at(record, self.group)) is None:
+                raise UsageError(
+                    f"{self.path}: item {key[:40]} has no {self.group}; expected the group of each item; name another"
+                )
+            group = str(named)
+        texts = {"asked": cut(text(asked), LONGEST), "said": cut(text(said), LONGEST)}
+        self.items[key] = Item(scores=(value,), group=group, prompt=prompt, answer=answer, **texts)
+
+    def table(self) -> Table:
+        """What was read."""
+        return Table(
+            benchmark=self.benchmark,
+            source=self.source,
+            items=self.items,
+            higher=self.higher,
+            facts=self.facts,
+            grouped=self.group or "",
+            run=self.run,
+        )
+
+
+def score_of(value: object) -> float | None:
+    """The score; None for what is no finite number, which is an error of the harness."""
+    if isinstance(value, bool | int | float) and math.isfinite(value):
+        return float(value)
+    return None
+
+
+def text(value: Any) -> str:
+    """A value as a reader sees it."""
+    return value if isinstance(value, str) else "" if value is None else json.dumps(value, default=str)
+
+
+def facts(found: Mapping[str, object]) -> dict[str, str]:
+    """Facts as texts; what is not recorded is left out."""
+    return {key: text(value) for key, value in found.items() if value is not None}

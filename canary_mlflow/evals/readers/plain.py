@@ -1,0 +1,45 @@
+"""JSONL or CSV with a row per item: id and score, and if known benchmark, repeat, group, error, input, output. Other
+columns whose names begin with `fact.` must agree on both sides."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from canary_mlflow.errors import UsageError
+from canary_mlflow.evals.drafts import Draft, GroupOf, Reading, facts
+from canary_mlflow.evals.files import EvalFile, digest
+
+NAMES = ("id", "sample_hash", "sample_id")
+UNNAMED = "evaluation"
+
+
+def read(file: EvalFile, group_of: GroupOf) -> Reading | None:
+    """The benchmarks of one file."""
+    name = next((name for name in NAMES if name in file.first), None)
+    if name is None or not {"score", "error"} & file.first.keys():
+        return None
+    found: dict[str, Draft] = {}
+    for number, row in enumerate(file.rows(), 1):
+        benchmark = str(row.get("benchmark") or UNNAMED)
+        if benchmark not in found:
+            group = group_of(benchmark) or ("group" if "group" in row else None)
+            found[benchmark] = Draft(benchmark, benchmark, file.path, group, higher=row.get("better") != "lower")
+        draft, asked = found[benchmark], row.get("input")
+        if row.get(name) in (None, ""):
+            raise UsageError(f"{file.path}: row {number} has no {name}; expected one for each item; fix that row")
+        draft.facts |= facts({key: value for key, value in row.items() if str(key).startswith("fact.")})
+        said = row.get("output")
+        texts = {"prompt": digest(asked) if asked else "", "answer": digest(said) if said else ""}
+        draft.add(str(row[name]), _score(row), row, asked=asked, said=said, **texts)
+    return Reading([draft.table() for draft in found.values()], [file])
+
+
+def _score(row: dict[str, Any]) -> object:
+    if row.get("error"):
+        return None
+    score = row.get("score")
+    if isinstance(score, str):  # a cell of CSV
+        with suppress(ValueError):
+            return float(score)
+    return score
