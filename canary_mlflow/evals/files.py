@@ -14,7 +14,7 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.files.documents import parse_json
 from canary_mlflow.files.limits import MAX_ROWS
 from canary_mlflow.files.source import open_regular
-from canary_mlflow.files.text import opened, rest_of
+from canary_mlflow.files.text import CHUNK, opened, rest_of
 
 WHAT = "an evaluation's results"
 
@@ -38,9 +38,9 @@ class EvalFile:
     def rows(self) -> Iterator[dict[str, Any]]:
         """The objects of JSONL, or the rows of CSV with its header's names. Raises UsageError."""
         with opened(self.path, what=WHAT) as text:
-            lines = csv.DictReader(text) if self.kind == "csv" else (line for line in text if not line.isspace())
-            for number, line in enumerate(lines, 1):
-                row = line if isinstance(line, dict) else self._parsed(line, f": line {number}")
+            lines = enumerate((line for line in text if not line.isspace()), 1)
+            rows = csv.DictReader(text) if self.kind == "csv" else (self._parsed(line, at) for at, line in lines)
+            for number, row in enumerate(rows, 1):
                 if not isinstance(row, dict) or number > MAX_ROWS:
                     found = f"more than {MAX_ROWS:,} rows" if isinstance(row, dict) else f"line {number} is no object"
                     raise UsageError(f"{self.path}: {found}; expected one object per item; fix or split it")
@@ -59,13 +59,17 @@ class EvalFile:
 
     def digest(self) -> str:
         """The SHA-256 of its bytes."""
+        found = hashlib.sha256()
         with open_regular(self.path) as raw:
-            return hashlib.file_digest(raw, "sha256").hexdigest()
+            while part := raw.read(CHUNK):
+                found.update(part)
+        return found.hexdigest()
 
-    def _parsed(self, text: str, where: str = "") -> Any:
+    def _parsed(self, text: str, line: int = 0) -> Any:
         try:
             return parse_json(text)
         except ValueError as error:
+            where = f": line {line}" if line else ""
             raise UsageError(
                 f"{self.path}{where}: no readable JSON ({error}); expected {WHAT}; copy it again"
             ) from None

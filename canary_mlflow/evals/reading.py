@@ -36,7 +36,7 @@ _SEED = re.compile(r"seed[-_=]?\w+")
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """What a path holds. `digests`: of each file that was read. `runs`: the harnesses' names of their runs."""
+    """What a path holds. `digests`: of the files by which readers knew their format. `runs`: by harnesses' names."""
 
     tables: Evaluated
     digests: Mapping[str, str]
@@ -49,12 +49,11 @@ def read_results(path: Path, group_of: GroupOf = lambda _: None) -> Results:
     if not path.exists():
         raise UsageError(f"{path}: no such file or folder; expected results of an evaluation; check the path")
     seeds = sorted(one for one in path.iterdir() if one.is_dir() and _SEED.fullmatch(one.name)) if path.is_dir() else []
-    sides, digests = [], {}
+    sides, digests = [], dict[str, str]()
     for place in seeds or [path]:
-        found = [one for file in files_of(place) if (one := file)]
-        readings = list(_readings(found, group_of))
+        readings = list(_readings(files_of(place), group_of))
         sides.append(_joined(place, [table for one in readings for table in one.tables]))
-        digests |= {file.digest(): str(file.path) for one in readings for file in one.files}
+        digests |= {one.files[0].digest(): str(one.files[0].path) for one in readings}
     names = sorted({name for side in sides for name in side})
     if not names:
         raise UsageError(f"{path}: no evaluation found; expected results of {listed(list(all_readers()), most=9)}")

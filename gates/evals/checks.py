@@ -71,7 +71,7 @@ def _compared(name: str, rule: EvalRule, left: Side, right: Side) -> Compared | 
         reason = f"the baseline scores 0 on all {counted(len(paired.keys), 'item')}: nothing to lose"
         return Check(metric=name, role=rule.role, outcome=CheckOutcome.NOT_JUDGED, reason=reason)
     if copied(left, right, paired):
-        said = f"all {len(paired.keys)} generated answers are the same: were the same weights asked twice?"
+        said = f"all {len(paired.keys)} answers are the same: were the same weights asked twice?"
         return _open(name, rule.role, (said, ReasonCode.SUSPECT_DATA))
     recipe = rule.about is About.RECIPE or max(len(left), len(right)) > 1  # several seeds are no weights
     sides = [seed_means(side) for side in (paired.baseline, paired.candidate)]

@@ -79,12 +79,11 @@ def _by_key(side: Side) -> dict[str, list[Item]]:
 
 
 def _complete(items: Sequence[Item], side: Side) -> bool:
-    return len(items) == len(side) and all(item.scored for item in items)
+    return len(items) == len(side) and all(item.mean is not None for item in items)
 
 
 def _means(keys: Sequence[str], items: dict[str, list[Item]]) -> Scores:
-    rows = [[sum(sorted(item.scored)) / len(item.scored) for item in items[key]] for key in keys]
-    return np.array(rows, dtype=np.float64).T
+    return np.array([[item.mean for item in items[key]] for key in keys], dtype=np.float64).T
 
 
 def _resolution(before: Scores, now: Scores) -> float:
@@ -121,7 +120,7 @@ def differing(baseline: Side, candidate: Side, allowed: Sequence[str]) -> list[s
         found.append("whether higher is better")
     left, right = _by_key(baseline), _by_key(candidate)
     both = left.keys() & right.keys()
-    odd = sum(len({one.prompt for one in (*left[key], *right[key])}) > 1 for key in both)
+    odd = sum(any(one.prompt != left[key][0].prompt for one in (*left[key], *right[key])) for key in both)
     if odd and PROMPTS not in allowed:
         found.append(f"{PROMPTS} (other ones in {odd} of {counted(len(both), 'item')})")
     return found

@@ -62,7 +62,7 @@ class Harms:
     @cached_property
     def sums(self) -> Scores:
         """For each group, the sum of its items' distances from the mean."""
-        return np.bincount(self.groups, weights=self.harms - self.harm)
+        return np.bincount(self.groups, weights=self.harms - self.harm).astype(np.float64, copy=False)
 
     @cached_property
     def effective(self) -> float:

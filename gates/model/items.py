@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,10 +19,16 @@ class Item:
     asked: str = ""
     said: str = ""
 
-    @property
+    @cached_property
     def scored(self) -> tuple[float, ...]:
         """The scores without the harness's errors."""
         return tuple(score for score in self.scores if score is not None)
+
+    @cached_property
+    def mean(self) -> float | None:
+        """Over the repeats, in no order; None without a score."""
+        scored = self.scored
+        return sum(sorted(scored)) / len(scored) if scored else None
 
 
 @dataclass(frozen=True, kw_only=True)

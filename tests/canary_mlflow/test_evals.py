@@ -199,6 +199,16 @@ def test_the_same_file_or_run_on_both_sides_is_refused(tmp_path: Path) -> None:
     assert "run H8iwmnCrqUMm3nQe8vaSfN is on both sides" in result.stderr
 
 
+def test_copied_samples_of_lm_eval_are_suspect(tmp_path: Path) -> None:
+    for side in ("baseline", "candidate"):
+        shutil.copytree(LM_EVAL / side, tmp_path / side)
+    for samples in (tmp_path / "baseline").glob("samples_pairs_*"):
+        shutil.copy(samples, tmp_path / "candidate")
+    found = judged(tmp_path / "baseline", tmp_path / "candidate")
+    assert answer(found) == ("INCONCLUSIVE", "suspect-data")
+    assert "all 96 answers are the same" in checks(found)["canary_pairs/acc"]["reason"]
+
+
 def test_eleven_items_all_right_are_too_few(write: Callable[..., Path]) -> None:
     base, cand = (write(f"{side}.jsonl", answers(right(11), output=side)) for side in "ab")
     found = judged(base, cand, "--margin", 0.01)

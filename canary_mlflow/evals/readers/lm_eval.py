@@ -45,7 +45,7 @@ def read(file: EvalFile, group_of: GroupOf) -> Reading | None:
             for metric in (metric for metric in row["metrics"] if score_of(row.get(metric)) is not None):
                 draft = _draft(said, task, metric, row["filter"], drafts, samples, group_of)
                 draft.facts |= _facts(said, task, config, metric, row["filter"], alone=draft.source == task)
-                _add(draft, key, row, metric, config)
+                _add(draft, key if draft.source == task else f"{task} {key}", row, metric)
     tables = [_grouped(draft.table(), passages) for draft in drafts.values()]
     return Reading([*tables, *_aggregated(said, {table.benchmark for table in tables})], files)
 
@@ -102,14 +102,14 @@ def _facts(
     return facts({key if alone else f"{key} of {task}": value for key, value in found.items()})
 
 
-def _add(draft: Draft, key: str, row: Mapping[str, Any], metric: str, config: Mapping[str, Any]) -> None:
-    doc, generated = row.get("doc"), config.get("output_type") == "generate_until"
+def _add(draft: Draft, key: str, row: Mapping[str, Any], metric: str) -> None:
+    doc = row.get("doc")
     draft.add(
         key,
         row[metric],
         row,
         prompt=str(row.get("prompt_hash", ""))[:24],
-        answer=digest(row.get("resps")) if generated else "",
+        answer=digest(row.get("resps")),  # of choices their likelihoods, which two models never have in common
         asked=next((doc[name] for name in QUESTIONS if name in doc), doc) if isinstance(doc, dict) else doc,
         said=at(row, "filtered_resps") and row["filtered_resps"][0],
     )
