@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from canary_mlflow.gates.evals.pairing import Paired  # the path is set above
 from canary_mlflow.gates.evals.rule import Harms, Seeds, against, seed_means, seeds_of
 from canary_mlflow.gates.evals.suite import Compared, suite_test
-from canary_mlflow.gates.model.eval_rules import EvalRule
+from canary_mlflow.gates.model.rules import Role
 
 LEVEL, PASSING, LIMIT = 0.01, 0.05, 0.02
 CHUNK = 1000  # repeats that are in memory at once
@@ -180,7 +180,7 @@ def of_suite(repeats: int) -> dict[str, Any]:
     """Eight benchmarks of 500 items: eight gates of 2 points, or the mean as gate (1 point) and eight guards (3)."""
     m, n, rng = 8, 500, np.random.default_rng(9)
     labels = tuple(sorted(f"{at:03}" for at in range(n)))
-    groups, none, rule = np.arange(n), np.zeros((1, n)), EvalRule(margin=0.03)
+    groups, none = np.arange(n), np.zeros((1, n))
 
     def judged(harm: list[float], as_suite: bool) -> tuple[float, float]:
         passed, blocked = 0, 0
@@ -197,7 +197,8 @@ def of_suite(repeats: int) -> dict[str, Any]:
                 pairs = [Paired(keys=labels, labels=labels, baseline=none, candidate=none, found=one, lost=(),
                                 left_out=0)
                          for one in found]  # fmt: skip
-                parts = [Compared(name=str(at), rule=rule, source=str(at), higher=True, paired=pairs[at], test=test)
+                parts = [Compared(name=str(at), role=Role.GUARD, source=str(at), higher=True, in_points=True,
+                                  sides=(0.7, 0.7), paired=pairs[at], test=test)
                          for at, test in enumerate(tests)]  # fmt: skip
                 mean = suite_test(0.01, parts)
                 good = mean.p_noninferior <= PASSING

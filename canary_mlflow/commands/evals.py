@@ -19,7 +19,7 @@ group_option = click.option(
 
 @click.group()
 def evals() -> None:
-    """Benchmark results: what they hold, and whether one side is worse."""
+    """Judge results of benchmarks item by item."""
 
 
 @evals.command(epilog=EXIT_CODES)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from canary_mlflow.gates.evals.pairing import Problem, Side, copied, obstacle, pair
+from canary_mlflow.gates.evals.pairing import Paired, Problem, Side, copied, obstacle, pair
 from canary_mlflow.gates.evals.rule import ItemTest, Seeds, against, seed_means, seeds_of
 from canary_mlflow.gates.evals.suite import SHARES, Compared, suite_test
 from canary_mlflow.gates.model.eval_rules import SUITE, About, EvalRule, EvalRules
@@ -22,40 +21,22 @@ from canary_mlflow.gates.model.verdict import Check, CheckOutcome, Evidence, Rea
 from canary_mlflow.gates.model.wording import change, counted, p_value, quantity
 
 
-@dataclass(frozen=True, kw_only=True)
-class Line:
-    """A test as it is shown: both scores, in points if they are shares, in the score's own direction."""
-
-    name: str
-    role: Role
-    test: ItemTest
-    sides: tuple[float, float]
-    higher: bool
-    in_points: bool
-    seeds: tuple[int, ...] = (1, 1)
-    counts: ItemCounts | None = None
-    notes: tuple[str, ...] = ()
-
-
 def eval_checks(
     rules: EvalRules, baseline: Evaluated, candidate: Evaluated, level: float, passing: float
 ) -> tuple[Check, ...]:
     """A check of each benchmark with a rule, then of the suite; a benchmark without a rule decides nothing. `level`: of
     BLOCK, for each of them. `passing`: of PASS."""
     asked = {name: rule for name, rule in rules.rules.items() if rule.role is not Role.IGNORE}
-    found = {
-        name: _compared(name, rule, baseline.get(name, ()), candidate.get(name, ())) for name, rule in asked.items()
-    }
-    checks = [item if isinstance(item, Check) else _answer(_line(item, passing), level, passing)
-              if isinstance(item, Compared) else _answer(item, level, passing) for item in found.values()]  # fmt: skip
-    if rules.suite is None:
-        return tuple(checks)
-    deciding = [item for name, item in found.items() if asked[name].decides]
-    suite = _suite(rules.suite, deciding)
-    return (*checks, suite if isinstance(suite, Check) else _answer(suite, level, passing))
+    found = {}
+    for name, rule in asked.items():
+        found[name] = _compared(name, rule, baseline.get(name, ()), candidate.get(name, ()), passing)
+    every = list(found.values())
+    if rules.suite is not None:
+        every.append(_suite(rules.suite, [item for name, item in found.items() if asked[name].decides]))
+    return tuple(item if isinstance(item, Check) else _answer(item, level, passing) for item in every)
 
 
-def _compared(name: str, rule: EvalRule, left: Side, right: Side) -> Compared | Line | Check:
+def _compared(name: str, rule: EvalRule, left: Side, right: Side, passing: float) -> Compared | Check:
     """Both sides' items, or their scores without any, or the check that says why not."""
     if not left or not right:
         whose, code = ("candidate", ReasonCode.MISSING_DATA) if left else ("baseline", ReasonCode.NO_BASELINE)
@@ -71,19 +52,45 @@ def _compared(name: str, rule: EvalRule, left: Side, right: Side) -> Compared | 
         reason = f"the baseline scores 0 on all {counted(len(paired.keys), 'item')}: nothing to lose"
         return Check(metric=name, role=rule.role, outcome=CheckOutcome.NOT_JUDGED, reason=reason)
     if copied(left, right, paired):
-        said = f"all {len(paired.keys)} answers are the same: were the same weights asked twice?"
+        said = f"all {len(paired.keys)} answers are the same, as if the same weights had been asked twice"
         return _open(name, rule.role, (said, ReasonCode.SUSPECT_DATA))
     recipe = rule.about is About.RECIPE or max(len(left), len(right)) > 1  # several seeds are no weights
     sides = [seed_means(side) for side in (paired.baseline, paired.candidate)]
     test = against(paired.found, _limit(rule, base, higher), seeds_of(sides, rule.prior) if recipe else Seeds())
-    return Compared(name=name, rule=rule, source=left[0].source, higher=higher, paired=paired, test=test)
+    note = f"left out, without a score of the baseline: {counted(paired.left_out, 'item')}"
+    return Compared(
+        name=name,
+        role=rule.role,
+        test=test,
+        sides=(base, float(paired.candidate.mean())),
+        higher=higher,
+        in_points=all(side.min() >= 0 and side.max() <= 1 for side in (paired.baseline, paired.candidate)),
+        seeds=(len(left), len(right)),
+        counts=_counts(paired, test.margin, passing),
+        notes=(note,) if paired.left_out else (),
+        source=left[0].source,
+        prior=rule.prior,
+        paired=paired,
+    )
+
+
+def _counts(paired: Paired, margin: float, passing: float) -> ItemCounts:
+    changed = np.round(paired.found.harms, 12)
+    return ItemCounts(
+        items=len(paired.keys),
+        groups=paired.found.effective,
+        broke=int((changed > 0).sum()),
+        mended=int((changed < 0).sum()),
+        lost=paired.found.missing,
+        needed=paired.found.needed(margin, passing),
+    )
 
 
 def _limit(rule: EvalRule, base: float, higher: bool) -> float:
     return min(rule.margin, rule.share * base) if rule.share and higher and base > 0 else rule.margin
 
 
-def _aggregated(name: str, rule: EvalRule, left: Side, right: Side) -> Line | Check:
+def _aggregated(name: str, rule: EvalRule, left: Side, right: Side) -> Compared | Check:
     """Scores without items: each side varies by itself. They decide only if the rule says so."""
     role = rule.role if rule.aggregated else Role.ADVISORY
     problem = obstacle(rule, left, right, None)
@@ -105,57 +112,34 @@ def _aggregated(name: str, rule: EvalRule, left: Side, right: Side) -> Line | Ch
     )
     in_points = min(before, now) >= 0 and max(before, now) <= 1
     notes = ("aggregated only: no items to pair",)
-    return Line(name=name, role=role, test=test, sides=(before, now), higher=higher, in_points=in_points, notes=notes)
+    sides = (before, now)
+    return Compared(name=name, role=role, test=test, sides=sides, higher=higher, in_points=in_points, notes=notes)
 
 
-def _line(item: Compared, passing: float) -> Line:
-    paired, changed = item.paired, np.round(item.paired.found.harms, 12)
-    counts = ItemCounts(
-        items=len(paired.keys),
-        groups=paired.found.effective,
-        broke=int((changed > 0).sum()),
-        mended=int((changed < 0).sum()),
-        lost=paired.found.missing,
-        needed=paired.found.needed(item.test.margin, passing),
-    )
-    note = f"left out, without a score of the baseline: {counted(paired.left_out, 'item')}"
-    return Line(
-        name=item.name,
-        role=item.rule.role,
-        test=item.test,
-        sides=(float(paired.baseline.mean()), float(paired.candidate.mean())),
-        higher=item.higher,
-        in_points=item.in_points,
-        seeds=(len(paired.baseline), len(paired.candidate)),
-        counts=counts,
-        notes=(note,) if paired.left_out else (),
-    )
-
-
-def _suite(margin: float, deciding: Sequence[Compared | Line | Check]) -> Line | Check:
+def _suite(margin: float, deciding: Sequence[Compared | Check]) -> Compared | Check:
     """The mean over the benchmarks that decide. What has nothing to lose has no part in it."""
     for one in deciding:
         if isinstance(one, Check) and one.reason_code:
             return _open(SUITE, Role.GATE, (one.reason, one.reason_code))
-    parts = [one for one in deciding if isinstance(one, Compared)]
+    parts = [one for one in deciding if isinstance(one, Compared) and one.paired]
     if not parts:
         return _open(SUITE, Role.GATE, ("no benchmark that decides has anything to lose", ReasonCode.MISSING_DATA))
     if odd := [one.name for one in parts if not one.in_points]:
         said = f"{odd[0]} has scores beyond 0 and 1, which have no mean with others; give it the role advisory"
         return _open(SUITE, Role.GATE, (said, ReasonCode.NOT_COMPARABLE))
     before, now = (float(np.mean([side(one).mean() for one in parts])) for side in SHARES)
-    return Line(
+    return Compared(
         name=SUITE,
         role=Role.GATE,
         test=suite_test(margin, parts),
         sides=(before, now),
         higher=True,
         in_points=True,
-        seeds=(min(len(one.paired.baseline) for one in parts), min(len(one.paired.candidate) for one in parts)),
+        seeds=(min(one.seeds[0] for one in parts), min(one.seeds[1] for one in parts)),
     )
 
 
-def _answer(line: Line, level: float, passing: float) -> Check:
+def _answer(line: Compared, level: float, passing: float) -> Check:
     """PASS, BLOCK or what is missing, in the words and by the levels of every other check."""
     test, decides = line.test, line.role in (Role.GATE, Role.GUARD)
     scale, sign, unit = 100.0 if line.in_points else 1.0, -1.0 if line.higher else 1.0, "points" * line.in_points
@@ -198,7 +182,7 @@ def _answer(line: Line, level: float, passing: float) -> Check:
     )
 
 
-def _missing(line: Line) -> tuple[ReasonCode, str]:
+def _missing(line: Compared) -> tuple[ReasonCode, str]:
     """What would decide: seeds, items, or neither because the harm is near the limit."""
     counts, seeds = line.counts, line.test.seeds.variance
     if seeds > line.test.cautious:

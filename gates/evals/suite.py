@@ -10,37 +10,38 @@ import numpy as np
 
 from canary_mlflow.gates.evals.pairing import Paired
 from canary_mlflow.gates.evals.rule import ItemTest, Scores, Seeds, clustered, seed_means, seeds_of
-from canary_mlflow.gates.model.eval_rules import EvalRule
+from canary_mlflow.gates.model.items import ItemCounts
+from canary_mlflow.gates.model.rules import Role
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Compared:
-    """A benchmark with items on both sides."""
+    """A test as it is shown, of a benchmark or of a suite. `sides`: both scores; `in_points`: they are shares.
+    `paired`: the items, if there are any."""
 
     name: str
-    rule: EvalRule
-    source: str
-    higher: bool
-    paired: Paired
+    role: Role
     test: ItemTest
+    sides: tuple[float, float]
+    higher: bool
+    in_points: bool
+    seeds: tuple[int, int] = (1, 1)
+    counts: ItemCounts | None = None
+    notes: tuple[str, ...] = ()
+    source: str = ""
+    prior: float = 0.0
+    paired: Paired | None = None
 
     @property
-    def in_points(self) -> bool:
-        """Whether all scores are shares, which are said in points."""
-        return all(side(self).min() >= 0 and side(self).max() <= 1 for side in (_before, _now))
-
-
-def _before(one: Compared) -> Scores:
-    return one.paired.baseline
-
-
-def _now(one: Compared) -> Scores:
-    return one.paired.candidate
+    def items(self) -> Paired:
+        """Those of a part of a suite, which has some."""
+        assert self.paired is not None
+        return self.paired
 
 
 SHARES: Sequence[Callable[[Compared], Scores]] = (
-    lambda one: _before(one) if one.higher else 1 - _before(one),
-    lambda one: _now(one) if one.higher else 1 - _now(one),
+    lambda one: one.items.baseline if one.higher else 1 - one.items.baseline,
+    lambda one: one.items.candidate if one.higher else 1 - one.items.candidate,
 )
 """Each side's scores between 0 and 1, larger is better."""
 
@@ -49,7 +50,7 @@ def suite_test(margin: float, parts: Sequence[Compared]) -> ItemTest:
     """The test of the mean harm over these benchmarks, of which each counts alike."""
     m, variances, cautious, weights = len(parts), [], [], []
     for source in sorted({one.source for one in parts}):
-        same = [one.paired for one in parts if one.source == source]
+        same = [one.items for one in parts if one.source == source]
         labels = sorted({label for one in same for label in one.labels})
         sums = [_spread_out(one, labels) / (len(one.keys) + 2) / m for one in same]
         variances.append(clustered(sums, [one.found.largest / (len(one.keys) + 2) / m for one in same]))
@@ -86,4 +87,4 @@ def _seeds(parts: Sequence[Compared]) -> Seeds:
         if len({len(means) for means, _ in rows}) > 1:
             return Seeds(variance=math.fsum(one.variance for one in added) / m, df=min(one.df for one in added))
         sides.append((np.mean([means for means, _ in rows], axis=0), math.fsum(inside for _, inside in rows) / m**2))
-    return seeds_of(sides, math.fsum(one.rule.prior for one in parts) / m)
+    return seeds_of(sides, math.fsum(one.prior for one in parts) / m)

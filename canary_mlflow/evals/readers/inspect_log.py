@@ -35,15 +35,15 @@ def read(file: EvalFile, group_of: GroupOf) -> Reading | None:
         draft = Draft(benchmark, str(spec["task"]), file.path, group, run=str(spec.get("eval_id", "")))
         draft.facts = _facts(head, spec)
         for one in samples:
-            asked, said = _shown(one.get("input")), at(one, "output.completion") or at(one, f"scores.{name}.answer")
+            asked, given = _shown(one.get("input")), at(one, f"scores.{name.partition('.')[0]}.answer")
             draft.add(
                 str(one["id"]),
                 None if one.get("error") else _scores(one).get(name),
                 one,
                 prompt=digest(asked, _shown(one.get("target"))),
-                answer=digest(at(one, f"scores.{name}.answer")) if said else "",
+                answer="" if given is None else digest(given),
                 asked=asked,
-                said=said,
+                said=at(one, "output.completion") or given,
             )
         drafts.append(draft.table())
     return Reading(drafts, [file])

@@ -23,96 +23,122 @@ QUESTIONS = ("question", "query", "problem", "prompt")
 
 def read(file: EvalFile, group_of: GroupOf) -> Reading | None:
     """The benchmarks of one run."""
-    said = file.value
-    if not {"results", "configs", "n-shot"} <= said.keys():
+    if not {"results", "configs", "n-shot"} <= file.value.keys():
         if {"doc_hash", "filter"} <= file.first.keys():
             raise UsageError(f"{file.path}: no results_*.json beside it; expected lm-eval's whole folder; copy both")
         return None
-    files, drafts = [file], dict[str, Draft]()
-    stamp = file.path.name.partition(".json")[0].removeprefix("results_")
-    passages = dict[str, Passages]()
-    for task, config in said["configs"].items():
-        if (samples := _samples(file, task, stamp)) is None:
-            continue
-        files.append(samples)
-        passages[task] = found = Passages()
+    run = Run(file, group_of)
+    for task in run.said["configs"]:
+        run.read(task)
+    tables = [_grouped(draft.table(), run.passages) for draft in run.drafts.values()]
+    return Reading([*tables, *run.aggregated()], run.files)
+
+
+class Run:
+    """One run of the harness while it is read. `said`: its results_*.json."""
+
+    def __init__(self, file: EvalFile, group_of: GroupOf) -> None:
+        self.said, self.files, self.group_of = file.value, [file], group_of
+        self.stamp = file.path.name.partition(".json")[0].removeprefix("results_")
+        self.drafts: dict[str, Draft] = {}
+        self.of_task: dict[tuple[str, str, str], Draft] = {}
+        self.passages: dict[str, Passages] = {}
+
+    def samples(self, task: str) -> EvalFile | None:
+        """The task's rows, also where somebody has left the beginning of its name out of the file's."""
+        parts = [task, *(task[at.end() :] for at in re.finditer("_", task))]
+        files = (self.files[0].beside(f"samples_{part}_{self.stamp}.jsonl") for part in parts)
+        return next(filter(None, files), None)
+
+    def read(self, task: str) -> None:
+        """Take the rows of one task."""
+        if (samples := self.samples(task)) is None:
+            return
+        self.files.append(samples)
+        self.passages[task] = Passages()
         seen: dict[tuple[str, str], int] = {}
         for row in samples.rows():
             key = f"{row['doc_hash'][:16]}{row['target_hash'][:8]}" if "target_hash" in row else str(row["doc_id"])
             which = seen[key, row["filter"]] = seen.get((key, row["filter"]), 0) + 1
             key += f"#{which}" if which > 1 else ""  # the same document again
-            found.add(key, row.get("doc"))
-            for metric in (metric for metric in row["metrics"] if score_of(row.get(metric)) is not None):
-                draft = _draft(said, task, metric, row["filter"], drafts, samples, group_of)
-                draft.facts |= _facts(said, task, config, metric, row["filter"], alone=draft.source == task)
-                _add(draft, key if draft.source == task else f"{task} {key}", row, metric)
-    tables = [_grouped(draft.table(), passages) for draft in drafts.values()]
-    return Reading([*tables, *_aggregated(said, {table.benchmark for table in tables})], files)
+            self.passages[task].add(key, row.get("doc"))
+            for metric in row["metrics"]:
+                if score_of(row.get(metric)) is not None:
+                    self.add(task, key, row, metric, samples)
 
+    def add(self, task: str, key: str, row: Mapping[str, Any], metric: str, samples: EvalFile) -> None:
+        """Take one score of a row."""
+        draft, doc = self.draft(task, metric, row["filter"], samples), row.get("doc")
+        draft.add(
+            key if draft.source == task else f"{task} {key}",
+            row[metric],
+            row,
+            prompt=str(row.get("prompt_hash", ""))[:24],
+            answer=digest(row.get("resps")),  # of choices their likelihoods, which two models never have in common
+            asked=next((doc[name] for name in QUESTIONS if name in doc), doc) if isinstance(doc, dict) else doc,
+            said=at(row, "filtered_resps") and row["filtered_resps"][0],
+        )
 
-def _samples(file: EvalFile, task: str, stamp: str) -> EvalFile | None:
-    """The task's rows, also where somebody has left the beginning of its name out of the file's."""
-    parts = [task, *(task[at.end() :] for at in re.finditer("_", task))]
-    return next((found for part in parts if (found := file.beside(f"samples_{part}_{stamp}.jsonl"))), None)
+    def draft(self, task: str, metric: str, filtered: str, samples: EvalFile) -> Draft:
+        """The table of this score, with what the task says of it."""
+        if (found := self.of_task.get((task, metric, filtered))) is not None:
+            return found
+        home, date = self.home(task, f"{metric},{filtered}"), str(self.said.get("date", ""))
+        name = _name(home, metric, filtered)
+        better = self.higher(task, metric)
+        draft = self.drafts.setdefault(name, Draft(name, home, samples.path, self.group_of(name), better, date))
+        draft.facts |= self.facts(task, metric, filtered, f" of {task}" if home != task else "")
+        self.of_task[task, metric, filtered] = draft
+        return draft
+
+    def higher(self, task: str, metric: str) -> bool:
+        """Whether a higher score is better."""
+        return at(self.said, "higher_is_better").get(task, {}).get(metric) is not False
+
+    def home(self, task: str, key: str) -> str:
+        """The largest group that the task is in and that has this score; the task itself if there is none."""
+        above = {child: group for group, children in self.said.get("group_subtasks", {}).items() for child in children}
+        home = here = task
+        for _ in above:
+            here = above.get(here, "")
+            home = here if score_of((self.said.get("groups") or {}).get(here, {}).get(key)) is not None else home
+        return home
+
+    def facts(self, task: str, metric: str, filtered: str, of: str = "") -> dict[str, str]:
+        """What must agree."""
+        said, config = self.said, self.said["configs"][task]
+        found = {
+            "version": said["versions"].get(task),
+            "few-shot": said["n-shot"].get(task),
+            "generation": [config.get("generation_kwargs"), at(said, "config.gen_kwargs") or None],
+            "metric": [one for one in config.get("metric_list") or [] if at(one, "metric") == metric],
+            "filter": [one for one in config.get("filter_list") or [] if at(one, "name") == filtered],
+            "chat template": said.get("chat_template_sha"),
+            "system prompt": said.get("system_instruction_sha"),
+        }
+        return facts({f"{key}{of}": value for key, value in found.items()})
+
+    def aggregated(self) -> Iterator[Table]:
+        """The scores that no item has."""
+        for task in self.said["configs"]:
+            scores = self.said["results"].get(task, {})
+            for key, value in scores.items():
+                metric, comma, filtered = key.partition(",")
+                name, score = _name(task, metric, filtered), score_of(value)
+                known = {name, _name(self.home(task, key), metric, filtered)} & self.drafts.keys()
+                if comma and not metric.endswith("_stderr") and score is not None and not known:
+                    yield Table(
+                        benchmark=name,
+                        source=task,
+                        higher=self.higher(task, metric),
+                        facts=self.facts(task, metric, filtered),
+                        aggregate=Aggregate(score=score, stderr=score_of(scores.get(f"{metric}_stderr,{filtered}"))),
+                        run=str(self.said.get("date", "")),
+                    )
 
 
 def _name(task: str, metric: str, filtered: str) -> str:
     return f"{task}/{metric}" + ("" if filtered == "none" else f",{filtered}")
-
-
-def _draft(
-    said: Mapping[str, Any],
-    task: str,
-    metric: str,
-    filtered: str,
-    drafts: dict[str, Draft],
-    file: EvalFile,
-    group_of: GroupOf,
-) -> Draft:
-    home = _home(said, task, f"{metric},{filtered}")
-    name = _name(home, metric, filtered)
-    if name not in drafts:
-        drafts[name] = Draft(name, home, file.path, group_of(name), run=str(said.get("date", "")))
-        drafts[name].higher = at(said, "higher_is_better").get(task, {}).get(metric) is not False
-    return drafts[name]
-
-
-def _home(said: Mapping[str, Any], task: str, key: str) -> str:
-    """The largest group that the task is in and that has this score; the task itself if there is none."""
-    above = {child: group for group, children in said.get("group_subtasks", {}).items() for child in children}
-    home = here = task
-    for _ in above:
-        here = above.get(here, "")
-        home = here if score_of((said.get("groups") or {}).get(here, {}).get(key)) is not None else home
-    return home
-
-
-def _facts(
-    said: Mapping[str, Any], task: str, config: Mapping[str, Any], metric: str, filtered: str, *, alone: bool
-) -> dict[str, str]:
-    found = {
-        "version": said["versions"].get(task),
-        "few-shot": said["n-shot"].get(task),
-        "generation": [config.get("generation_kwargs"), at(said, "config.gen_kwargs") or None],
-        "metric": [one for one in config.get("metric_list") or [] if at(one, "metric") == metric],
-        "filter": [one for one in config.get("filter_list") or [] if at(one, "name") == filtered],
-        "chat template": said.get("chat_template_sha"),
-        "system prompt": said.get("system_instruction_sha"),
-    }
-    return facts({key if alone else f"{key} of {task}": value for key, value in found.items()})
-
-
-def _add(draft: Draft, key: str, row: Mapping[str, Any], metric: str) -> None:
-    doc = row.get("doc")
-    draft.add(
-        key,
-        row[metric],
-        row,
-        prompt=str(row.get("prompt_hash", ""))[:24],
-        answer=digest(row.get("resps")),  # of choices their likelihoods, which two models never have in common
-        asked=next((doc[name] for name in QUESTIONS if name in doc), doc) if isinstance(doc, dict) else doc,
-        said=at(row, "filtered_resps") and row["filtered_resps"][0],
-    )
 
 
 class Passages:
@@ -146,24 +172,3 @@ def _grouped(table: Table, passages: Mapping[str, Passages]) -> Table:
         return table
     items = {key: replace(item, group=groups[key]) for key, item in table.items.items()}
     return replace(table, items=items, grouped=f"doc.{name}")
-
-
-def _aggregated(said: Mapping[str, Any], known: set[str]) -> Iterator[Table]:
-    """The scores that no item has."""
-    for task in said["configs"]:
-        for key, value in said["results"].get(task, {}).items():
-            metric, comma, filtered = key.partition(",")
-            name, score = _name(task, metric, filtered), score_of(value)
-            if not comma or metric.endswith("_stderr") or score is None:
-                continue
-            if {name, _name(_home(said, task, key), metric, filtered)}.isdisjoint(known):
-                config, higher = said["configs"][task], at(said, "higher_is_better").get(task, {}).get(metric)
-                stderr = score_of(said["results"][task].get(f"{metric}_stderr,{filtered}"))
-                yield Table(
-                    benchmark=name,
-                    source=task,
-                    higher=higher is not False,
-                    facts=_facts(said, task, config, metric, filtered, alone=True),
-                    aggregate=Aggregate(score=score, stderr=stderr),
-                    run=str(said.get("date", "")),
-                )
