@@ -28,7 +28,7 @@ def evals() -> None:
 @click.option("--policy", metavar="NAME|PATH", help="A policy with a section evals.")
 @click.option(
     "--margin",
-    type=click.FloatRange(0, min_open=True),
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
     help="Instead: the largest loss tolerated, 0.02 for 2 points. Of several benchmarks their mean's; each may lose "
     "three times as much.",
 )

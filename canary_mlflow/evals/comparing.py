@@ -88,7 +88,7 @@ def usual_policy(left: Results, margin: float | None) -> Policy:
     """What holds without a policy: a single benchmark is a gate; of several the mean is, and each a guard."""
     names = [name for name, tables in left.tables.items() if _shares(tables)]
     limit = margin or (ALONE if len(names) == 1 else TOGETHER)
-    several = {"role": "guard", "margin": GUARDED * limit}
+    several = {"role": "guard", "margin": min(GUARDED * limit, 0.99)}
     rules: dict[str, Any] = {name: {"margin": limit} if len(names) == 1 else several for name in names}
     rules |= {name: {"role": "advisory", "margin": limit} for name in left.tables.keys() - set(names)}
     suite = {"suite": {"margin": limit}} if len(names) > 1 else {}

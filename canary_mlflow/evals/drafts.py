@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -76,8 +77,9 @@ class Draft:
 
 def score_of(value: object) -> float | None:
     """The score; None for what is no finite number, which is an error of the harness."""
-    if isinstance(value, bool | int | float) and math.isfinite(value):
-        return float(value)
+    with suppress(OverflowError):  # a whole number beyond all floats
+        if isinstance(value, bool | int | float) and math.isfinite(value):
+            return float(value)
     return None
 
 

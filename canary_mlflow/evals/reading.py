@@ -85,7 +85,7 @@ def _readings(files: Sequence[EvalFile], group_of: GroupOf) -> Iterator[Reading]
         for name, read in all_readers().items():
             try:
                 found = read(file, group_of)
-            except (KeyError, TypeError, AttributeError, IndexError) as error:
+            except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
                 what = f"{type(error).__name__}: {error}"
                 raise UsageError(f"{file.path}: is not as {name} writes it ({what}); expected a whole one") from None
             if found is not None:

@@ -54,6 +54,10 @@ def _compared(name: str, rule: EvalRule, left: Side, right: Side, passing: float
     if copied(left, right, paired):
         said = f"all {len(paired.keys)} answers are the same, as if the same weights had been asked twice"
         return _open(name, rule.role, (said, ReasonCode.SUSPECT_DATA))
+    in_points = all(side.min() >= 0 and side.max() <= 1 for side in (paired.baseline, paired.candidate))
+    if in_points and rule.margin >= 1:
+        said = f"no score can fall by its limit of {rule.margin:g}; write 0.02 for 2 points"
+        return _open(name, rule.role, (said, ReasonCode.SUSPECT_DATA))
     recipe = rule.about is About.RECIPE or max(len(left), len(right)) > 1  # several seeds are no weights
     sides = [seed_means(side) for side in (paired.baseline, paired.candidate)]
     test = against(paired.found, _limit(rule, base, higher), seeds_of(sides, rule.prior) if recipe else Seeds())
@@ -64,7 +68,7 @@ def _compared(name: str, rule: EvalRule, left: Side, right: Side, passing: float
         test=test,
         sides=(base, float(paired.candidate.mean())),
         higher=higher,
-        in_points=all(side.min() >= 0 and side.max() <= 1 for side in (paired.baseline, paired.candidate)),
+        in_points=in_points,
         seeds=(len(left), len(right)),
         counts=_counts(paired, test.margin, passing),
         notes=(note,) if paired.left_out else (),

@@ -391,6 +391,13 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], object], str]] = {
         lambda path: path.write_text('{"doc_hash": "a", "filter": "none"}\n'),
         "no results_*.json beside it",
     ),
+    "a number beyond all": (
+        "results_1.json",
+        lambda path: path.write_text(
+            '{"results": {"a": {"f1,none": 1' + "0" * 400 + '}}, "configs": {"a": {}}, "n-shot": {}}'
+        ),
+        "no evaluation found",
+    ),
     "not there": ("b/a.jsonl", lambda path: None, "no such file or folder"),
 }
 

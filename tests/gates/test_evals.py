@@ -137,6 +137,14 @@ def test_a_share_of_a_low_score_is_the_limit(smoke_with_evals: Any) -> None:
     assert found.margin == pytest.approx(-1.0)
 
 
+def test_a_limit_in_percent_is_no_limit_and_passes_nothing(smoke_with_evals: Any) -> None:
+    found = checked(smoke_with_evals({"b": {"margin": 2}}), *sides(*flips(1000, 600, 0)))
+    assert (found.outcome, found.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.SUSPECT_DATA)
+    assert found.reason == "benchmark b: no score can fall by its limit of 2; write 0.02 for 2 points"
+    rewards = checked(smoke_with_evals({"b": {"margin": 2}}), *sides([5.0, 9.0] * 400, [5.0, 8.0] * 400))
+    assert (rewards.outcome, rewards.evidence and rewards.evidence.unit) == (Outcome.PASS, "")
+
+
 def test_lower_may_be_better(policy: Policy) -> None:
     base, cand = flips(1300, 90, 40)
     worse = checked(policy, *sides(cand, base, higher=False))
