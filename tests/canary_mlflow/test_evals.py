@@ -262,6 +262,17 @@ def test_nemo_averages_repeats_and_knows_the_harness_errors() -> None:
     assert one["facts"] == {"temperature": "0.0", "top_p": "1.0", "max_tokens": "64", "repeats": "2"}
 
 
+def test_a_sample_of_inspect_that_failed_has_no_score_whatever_stands_there(tmp_path: Path) -> None:
+    log = json.loads(gzip.decompress((INSPECT / "candidate" / "boxes.json.gz").read_bytes()))
+    for sample in log["samples"][:30]:
+        sample["error"] = {"message": "broke off", "traceback": "\x1b[2J" * 1000}
+        sample["scores"] = {"match": {"value": "C"}}
+    (tmp_path / "log.json").write_text(json.dumps(log))
+    found = judged(INSPECT / "baseline" / "boxes.eval", tmp_path)
+    assert answer(found) == ("INCONCLUSIVE", "missing-data")
+    assert "36 items are without a score of the candidate" in found["verdict"]["reason"]
+
+
 def test_csv_reads_as_jsonl(write: Callable[..., Path]) -> None:
     rows = answers(right(60, 12), group="g")
     lines = write("a.jsonl", rows)
@@ -300,9 +311,7 @@ def test_subtasks_of_a_scored_group_are_one_benchmark(tmp_path: Path) -> None:
     for task in ("law", "art"):
         results["configs"][task] = {"output_type": "multiple_choice"}
         same = {"target_hash": "0" * 8, "prompt_hash": "p", "filter": "none", "metrics": ["acc"]}
-        rows = [
-            {"doc": {"question": str(at)}, "doc_hash": f"{task}{at:013}", "acc": at % 2, **same} for at in range(30)
-        ]
+        rows = [{"doc": {"question": str(at)}, "doc_hash": f"{at:016}", "acc": at % 2, **same} for at in range(30)]
         (tmp_path / f"samples_{task}_1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "results_1.json").write_text(json.dumps(results))
     tables = read_results(tmp_path).tables
