@@ -33,6 +33,7 @@ ADVICE = {
     ReasonCode.FACTS_DIFFER: DIFFER,
     ReasonCode.MISSING_DATA: "Give what is missing (a run, a metric, more rows), then judge again.",
     ReasonCode.SUSPECT_DATA: "Fix or leave out what the reason names, then judge again.",
+    ReasonCode.TOO_FEW_ITEMS: "Evaluate more items of both versions, or state a wider limit for that benchmark.",
     ReasonCode.INVALID_ENVIRONMENT: "Run it again while the machine is quiet; the reason names what disturbed the "
     "clocks.",
 }

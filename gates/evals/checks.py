@@ -39,8 +39,8 @@ def eval_checks(
 def _compared(name: str, rule: EvalRule, left: Side, right: Side, passing: float) -> Compared | Check:
     """Both sides' items, or their scores without any, or the check that says why not."""
     if not left or not right:
-        whose, code = ("candidate", ReasonCode.MISSING_DATA) if left else ("baseline", ReasonCode.NO_BASELINE)
-        return _open(name, rule.role, (f"no evaluation of the {whose}", code))
+        said = f"no evaluation of the {'candidate' if left else 'baseline'}"  # not NO_BASELINE, which begins a model
+        return _open(name, rule.role, (said, ReasonCode.MISSING_DATA))
     if all(table.aggregate and not table.items for table in (*left, *right)):
         return _aggregated(name, rule, left, right)
     paired = pair(left, right)

@@ -15,6 +15,9 @@ from canary_mlflow.gates import Outcome, Policy, PolicyError, Verdict, judge, pa
 from canary_mlflow.gates.judge import judge_evals
 from canary_mlflow.gates.model.items import Aggregate, Evaluated, Item, Table
 from canary_mlflow.gates.model.verdict import Check, ReasonCode, verdict_from_dict, verdict_to_dict
+from canary_mlflow.registry.judging.eligibility import could_begin
+from canary_mlflow.reports import terminal
+from canary_mlflow.reports.decision import Decision
 
 Scores = Sequence[float | None]
 
@@ -292,7 +295,21 @@ def test_a_version_passes_only_if_metrics_and_benchmarks_do(smoke: Policy, smoke
         verdict = judge(policy, replace(champion, evals=base), replace(candidate, evals=evals))
         assert (verdict.outcome, verdict.reason_code) == (outcome, code)
     verdict = judge(policy, champion, candidate)
-    assert (verdict.outcome, verdict.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.NO_BASELINE)
+    assert (verdict.outcome, verdict.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.MISSING_DATA)
+    assert verdict.reason == "Benchmark b: no evaluation of the baseline."
+    assert could_begin(policy, judge(policy, None, candidate))  # as ever: a first version has nothing to compare with
+    assert not could_begin(policy, verdict)  # a champion without an evaluation lets nobody begin anew
+
+
+def test_the_report_of_a_version_says_that_items_are_missing_and_not_runs(smoke_with_evals: Any, version: Any) -> None:
+    base, cand = sides(*flips(300, 8, 8))
+    verdict = judge(smoke_with_evals({"b": {"margin": 0.02}}), replace(version("1"), evals=base),
+                    replace(version("2"), evals=cand))  # fmt: skip
+    assert (verdict.outcome, verdict.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.TOO_FEW_ITEMS)
+    said = " ".join(terminal.render(Decision(verdict=verdict, model="m", version="2", champion_before="1")).split())
+    assert "b 70.0 points 70.0 points +0 points [-2.3, +2.3] -2.00 points" in said
+    assert "Evaluate more items of both versions" in said
+    assert "runs up to 20" not in said
 
 
 def test_metrics_and_benchmarks_share_one_level_of_block(smoke_with_evals: Any) -> None:
