@@ -5,7 +5,7 @@ What the candidate lacks, or was asked otherwise, can only hurt it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,7 +70,9 @@ def pair(baseline: Side, candidate: Side) -> Paired | None:
     )
 
 
-def _by_key(side: Side) -> dict[str, list[Item]]:
+def _by_key(side: Side) -> Mapping[str, Sequence[Item]]:
+    if len(side) == 1:
+        return {key: (item,) for key, item in side[0].items.items()}
     found: dict[str, list[Item]] = {}
     for table in side:
         for key, item in table.items.items():
@@ -79,10 +81,10 @@ def _by_key(side: Side) -> dict[str, list[Item]]:
 
 
 def _complete(items: Sequence[Item], side: Side) -> bool:
-    return len(items) == len(side) and all(item.mean is not None for item in items)
+    return len(items) == len(side) and None not in [item.mean for item in items]
 
 
-def _means(keys: Sequence[str], items: dict[str, list[Item]]) -> Scores:
+def _means(keys: Sequence[str], items: Mapping[str, Sequence[Item]]) -> Scores:
     return np.array([[item.mean for item in items[key]] for key in keys], dtype=np.float64).T
 
 
@@ -120,7 +122,7 @@ def differing(baseline: Side, candidate: Side, allowed: Sequence[str]) -> list[s
         found.append("whether higher is better")
     left, right = _by_key(baseline), _by_key(candidate)
     both = left.keys() & right.keys()
-    odd = sum(any(one.prompt != left[key][0].prompt for one in (*left[key], *right[key])) for key in both)
+    odd = sum(len({one.prompt for one in (*left[key], *right[key])}) > 1 for key in both)
     if odd and PROMPTS not in allowed:
         found.append(f"{PROMPTS} (other ones in {odd} of {counted(len(both), 'item')})")
     return found

@@ -28,7 +28,7 @@ class Item:
     def mean(self) -> float | None:
         """Over the repeats, in no order; None without a score."""
         scored = self.scored
-        return sum(sorted(scored)) / len(scored) if scored else None
+        return sum(sorted(scored)) / len(scored) if len(scored) > 1 else scored[0] if scored else None
 
 
 @dataclass(frozen=True, kw_only=True)
