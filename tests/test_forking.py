@@ -68,7 +68,7 @@ def test_a_signal_while_a_process_is_asked_for_ends_that_one_alone(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("file", "environment"),
-    [("sitecustomize.py", {}), ("gates/__init__.py", {}), ("", {"HF_HUB_VERBOSITY": "error"})],
+    [("sitecustomize.py", {}), ("canary_mlflow/__init__.py", {}), ("", {"HF_HUB_VERBOSITY": "error"})],
     ids=["code that Python loads at its start", "other code of ours", "another setting of a library"],
 )
 def test_what_a_fork_would_not_be_is_a_process(tmp_path: Path, file: str, environment: dict[str, str]) -> None:

@@ -141,7 +141,9 @@ def in_job(launcher: str, work: Callable[[], int]) -> int:
 
     if os.environ.get(RESTARTS, "0") != "0":
         raise CanaryError("Slurm has started it again, and no run can resume; it has made none")
-    sys.argv[0] = str(Path(__file__).with_name("__main__.py"))  # MLflow takes a run's source and commit from it
+    sys.argv[0] = str(
+        Path(__file__).resolve().with_name("__main__.py")
+    )  # MLflow takes a run's source and commit from it
     # Sent if its time is up or Slurm wants the node. Submitit would restart the job, but no run can continue.
     soon = signal.Signals[f"SIG{JobEnvironment.USR_SIG}"]
     signal.signal(soon, notice)

@@ -13,7 +13,7 @@ import os
 import re
 from pathlib import Path
 
-from canary_mlflow.ledger.install import watch
+from canary_mlflow.ledger.migrations import watch
 
 EXPERIMENT = "canary"
 FALLBACK = "0"  # MLflow's own default experiment

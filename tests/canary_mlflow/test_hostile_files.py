@@ -60,7 +60,7 @@ REFUSED: tuple[tuple[tuple[str, ...], str], ...] = (
     (("replay", "wide.jsonl"), "more than 20,000 columns"),
     (("replay", "events"), "is a pipe, not a regular file"),
     (
-        ("judge", "--baseline", "beside.jsonl", "--candidate", "beside.jsonl", "--policy", "smoke"),
+        ("judge", "--baseline", "beside.jsonl", "--candidate", "good.jsonl", "--policy", "smoke"),
         "nested more than 50 deep",
     ),
     (("replay", "good.jsonl", "--policy", "pipe"), "is a pipe, not a regular file"),

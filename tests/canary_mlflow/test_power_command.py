@@ -19,7 +19,7 @@ from canary_mlflow.registry.acts.by_hand import bless
 def fewer_points(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """200 sets of runs give chances to two percent; all 1000 with --full."""
     if not request.config.getoption("--full"):
-        monkeypatch.setattr("gates.stats.power.POINTS", 200)
+        monkeypatch.setattr("canary_mlflow.gates.stats.power.POINTS", 200)
 
 
 def test_all_that_decides_stands_in_one_table_with_what_it_sees_and_the_joint_chance() -> None:

@@ -202,8 +202,8 @@ def test_sigterm_ends_a_sweep_and_starts_no_other_job(eager: Workplace) -> None:
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ("publishing.log_study = lambda *_: os.kill(os.getpid(), signal.SIGTERM)", "stopped by SIGTERM"),
-        ("publishing.log_study = lambda *_: os.kill(os.getpid(), signal.SIGINT)", "interrupted"),
+        ("reading.log_study = lambda *_: os.kill(os.getpid(), signal.SIGTERM)", "stopped by SIGTERM"),
+        ("reading.log_study = lambda *_: os.kill(os.getpid(), signal.SIGINT)", "interrupted"),
     ],
 )
 def test_a_signal_during_the_report_ends_with_four_and_a_second_cuts_nothing_short(
@@ -212,13 +212,13 @@ def test_a_signal_during_the_report_ends_with_four_and_a_second_cuts_nothing_sho
     """The report is forgiven what goes wrong in it; a signal is none of that."""
     code = (
         "import os, signal, sys, types\n"
-        "from canary_mlflow.analysis import publishing\n"
+        "from canary_mlflow.analysis import reading\n"
         "from canary_mlflow.tracking.signals import obey\n"
         "from canary_mlflow.training.edge import ended\n"
         f"{script}\n"
         "def session():\n"
         "    try:\n"
-        "        publishing.publish_study(None, types.SimpleNamespace(session_id='s', dry_run=False))\n"
+        "        reading.publish_study(None, types.SimpleNamespace(session_id='s', dry_run=False))\n"
         "        obey()\n"
         "    finally:\n"
         "        os.kill(os.getpid(), signal.SIGINT)\n"

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from filelock import FileLock, Timeout
 
 from canary_mlflow.errors import StoreError, UsageError, one_line
-from canary_mlflow.ledger.install import watch
+from canary_mlflow.ledger.migrations import watch
 from canary_mlflow.ledger.uris import SCHEMES, guarded_uri
 from canary_mlflow.tracking.stores.places import sqlite_file, without_password
 
