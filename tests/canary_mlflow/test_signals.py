@@ -201,7 +201,10 @@ def test_a_cell_that_is_stopped_leaves_a_failed_run_and_the_next_ones_can_be_sto
     assert ended.stdout.splitlines()[-1] == "FAILED stopped FINISHED"
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "signum",
+    [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)],  # every day: the cell above
+)
 def test_a_terminated_script_whose_run_is_its_own_reads_failed(tmp_path: Path, signum: int) -> None:
     """At Python's exit MLflow ends a run that is still active, as FINISHED."""
     uri = f"sqlite:///{tmp_path}/mlflow.db"

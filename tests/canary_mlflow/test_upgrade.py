@@ -202,7 +202,8 @@ def test_a_traceback_ends_in_its_place() -> None:
 
 def test_the_canary_that_trains_without_a_command_ends_well(workplace: Workplace) -> None:
     """What an upgrade compares with must not fail by itself: a verdict of its first session is no reason."""
-    python, *words = shlex.split(canary_command(("algo=sft", "tier.variants=[]")))
+    python, safe_path, *words = shlex.split(canary_command(("algo=sft", "tier.variants=[]")))
+    assert safe_path == "-P"  # which a fork does not need
     ended = workplace.run(*words)
     assert (python, ended.returncode) == ("python", 0), ended.stderr
 

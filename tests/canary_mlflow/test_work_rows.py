@@ -216,6 +216,7 @@ print("found", json.dumps({f"work.{key}": value for key, value in work_facts(tra
 """
 
 
+@pytest.mark.full  # half a minute; another process with the same kernels: test_facts.py, every day
 def test_another_process_with_other_kernels_does_the_same_work(
     counted: Callable[..., dict[str, str]], tiny: str, tmp_path: Path
 ) -> None:

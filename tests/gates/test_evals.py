@@ -244,14 +244,14 @@ def seeds(rng: np.random.Generator, count: int, right: Any, harm: float = 0.0) -
 def test_the_luck_of_seeds_is_not_taken_for_the_recipe(policy: Policy) -> None:
     """SD 0.8 points between seeds, 3 and 3 of them: false BLOCK <= 1 %, PASS at the limit <= 5 % in the long run."""
     rng, unchanged, at_limit, twice = np.random.default_rng(6), [], [], []
-    for _ in range(50):
+    for _ in range(20):
         right = rng.random(1319) < 0.7
         for harm, words in ((0.0, unchanged), (0.02, at_limit), (0.04, twice)):
             words.append(judge_evals(policy, {"b": seeds(rng, 3, right)}, {"b": seeds(rng, 3, right, harm)}).outcome)
     assert unchanged.count(Outcome.BLOCK) <= 1
-    assert unchanged.count(Outcome.PASS) >= 27
-    assert at_limit.count(Outcome.PASS) <= 6
-    assert twice.count(Outcome.BLOCK) >= 42
+    assert unchanged.count(Outcome.PASS) >= 9
+    assert at_limit.count(Outcome.PASS) <= 4
+    assert twice.count(Outcome.BLOCK) >= 15
 
 
 @pytest.mark.full  # the three answers above are everyday

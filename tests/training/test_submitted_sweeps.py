@@ -75,6 +75,7 @@ def at_work_in(folder: Path) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.full  # every day: a lost job and what ends a sweep, below
 def test_the_launcher_changes_no_loss_no_verdict_and_no_word(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     found = {}
     launchers = ["basic", "submitit_slurm", *(["submitit_local"] if request.config.getoption("--full") else [])]
