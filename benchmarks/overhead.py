@@ -1,14 +1,15 @@
 """What recording costs a training's own thread: our callback beside Transformers', wandb's and trackio's.
 
-    python benchmarks/overhead.py steps [--steps 300] [--rounds 5] [--side NAME …]
+    python benchmarks/overhead.py steps [--steps 300] [--rounds 5] [--after 20] [--pace MS] [--side NAME …]
     python benchmarks/overhead.py outage [--seconds 30]
     python benchmarks/overhead.py samples [--algos grpo ppo sft] [--rounds 5]
 
 `steps`: the smoke canary's model is trained in Transformers' Trainer, which logs 24 metrics at every step. Each
 measurement is a fresh process, and the sides take turns. Microseconds are what all of a callback's handlers took
-between one optimizer step and the next, by the clock, over the steps after the first 20: the median, which other work
+between one optimizer step and the next, by the clock, over the steps after the first ones: the median, which other work
 on the machine hardly moves, and the mean, as the fixed kernel is timed now and then and some work is done at every
-fourth step; then medians over the rounds.
+fourth step; then medians over the rounds. `--pace`: each step also waits, as for a GPU; `--after`: the first steps that
+do not count.
 "ours, no probes" records and watches the same 24 metrics without measuring anything itself, as the others do. wandb
 (offline) and trackio are not dependencies: `make peers` puts them into a separate folder, else they are left out.
 `outage`: a tracking server is killed in the middle of a run and comes back after some seconds; step time while it was
@@ -178,7 +179,7 @@ def child(arguments: argparse.Namespace) -> None:
     except (ImportError, RuntimeError) as error:
         print(json.dumps({"missing": str(error)[:200]}))
         return
-    marks = train(callbacks, arguments.steps, folder)[WARMUP:]
+    marks = train(callbacks, arguments.steps, folder, arguments.pace / 1e3)[arguments.after :]
     steps = [after[0] - before[0] for before, after in pairwise(marks)]
     spent = sorted(spent for _, spent in marks)
     mean = fmean(spent)
@@ -186,11 +187,12 @@ def child(arguments: argparse.Namespace) -> None:
     print(json.dumps(found))
 
 
-def measure(side: str, steps: int, server: str) -> dict[str, Any]:
+def measure(side: str, asked: argparse.Namespace, server: str) -> dict[str, Any]:
     _, over_http, _ = SIDES[side]
     with tempfile.TemporaryDirectory() as folder:
         store = server if over_http else f"sqlite:///{folder}/mlflow.db"
-        words = ["child", "--side", side, "--steps", str(steps), "--store", store]
+        words = ["child", "--side", side, "--store", store]
+        words += [f"--steps={asked.steps}", f"--after={asked.after}", f"--pace={asked.pace}"]
         kept = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
         done = subprocess.run(
             [sys.executable, __file__, *words],
@@ -211,7 +213,7 @@ def steps_command(arguments: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder, Server(f"sqlite:///{folder}/server.db", Path(folder)) as server:
         for _ in range(arguments.rounds):
             for side in sides:
-                found[side].append(measure(side, arguments.steps, server.uri))
+                found[side].append(measure(side, arguments, server.uri))
     table = {
         side: {key: round(median(one[key] for one in rounds), 3) for key in ("callback_us", "mean_us", "step_ms")}
         for side, rounds in found.items()
@@ -302,6 +304,8 @@ def main() -> None:
     commands = parser.add_subparsers(required=True)
     table = commands.add_parser("steps")
     table.add_argument("--steps", type=int, default=300)
+    table.add_argument("--after", type=int, default=WARMUP)
+    table.add_argument("--pace", type=float, default=0.0, metavar="MS")
     table.add_argument("--rounds", type=int, default=5)
     table.add_argument("--side", nargs="*", choices=list(SIDES), default=[])
     table.set_defaults(run=steps_command)
@@ -315,6 +319,8 @@ def main() -> None:
     one = commands.add_parser("child")
     one.add_argument("--side", choices=list(SIDES), required=True)
     one.add_argument("--steps", type=int, required=True)
+    one.add_argument("--after", type=int, default=WARMUP)
+    one.add_argument("--pace", type=float, default=0.0)
     one.add_argument("--store", required=True)
     one.set_defaults(run=child)
     arguments = parser.parse_args()
