@@ -32,17 +32,20 @@ def project(tmp_path_factory: pytest.TempPathFactory, tiny: str) -> Iterator[tup
     """A store with two runs of one script that reports to MLflow itself: without our callback, and with it."""
     place, found = tmp_path_factory.mktemp("project"), []
     uri = f"sqlite:///{place / 'mlflow.db'}"
-    mlflow.set_tracking_uri(uri)
-    mlflow.create_experiment("theirs", str(place / "artifacts"))
-    mlflow.set_experiment("theirs")
-    for callbacks in ([], [CanaryCallback()]):
-        with mlflow.start_run() as run:
-            made = sft(tiny, place, callbacks, max_steps=STEPS, logging_steps=EVERY, report_to="mlflow")
-            made.train()
-            made.evaluate()
-        found.append(run.info.run_id)
-    yield MlflowClient(uri), found[0], found[1]
-    mlflow.set_tracking_uri(None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mlflow.tracking.fluent._active_experiment_id", None)
+        patch.setenv("MLFLOW_EXPERIMENT_ID", "0")  # to be put back: set_experiment sets both
+        mlflow.set_tracking_uri(uri)
+        mlflow.create_experiment("theirs", str(place / "artifacts"))
+        mlflow.set_experiment("theirs")
+        for callbacks in ([], [CanaryCallback()]):
+            with mlflow.start_run() as run:
+                made = sft(tiny, place, callbacks, max_steps=STEPS, logging_steps=EVERY, report_to="mlflow")
+                made.train()
+                made.evaluate()
+            found.append(run.info.run_id)
+        yield MlflowClient(uri), found[0], found[1]
+        mlflow.set_tracking_uri(None)
 
 
 def test_the_teams_own_metrics_and_params_are_what_they_were(project: tuple[MlflowClient, str, str]) -> None:
