@@ -35,7 +35,7 @@ class Flip:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compared:
+class EvalComparison:
     """The decision, and for each benchmark the items that broke, the worst first."""
 
     decision: Decision
@@ -44,7 +44,7 @@ class Compared:
 
 def compare_results(
     baseline: Path, candidate: Path, rules: Any = None, *, margin: float | None = None, group: str | None = None
-) -> Compared:
+) -> EvalComparison:
     """Compare two files or folders. `rules`: a policy with a section `evals`; without one, `margin` is the limit.
     Raises UsageError, one line, for what cannot be read, and for the same file or run on both sides."""
     policy = None if rules is None else load_policy(rules)
@@ -64,7 +64,9 @@ def compare_results(
         candidate_label=str(candidate),
     )
     both = sorted(left.tables.keys() & right.tables.keys())
-    return Compared(decision=decision, flips={name: flips(left.tables[name], right.tables[name]) for name in both})
+    return EvalComparison(
+        decision=decision, flips={name: flips(left.tables[name], right.tables[name]) for name in both}
+    )
 
 
 def groups_of(policy: Policy | None, group: str | None) -> GroupOf:

@@ -22,14 +22,14 @@ LONGEST = 2000
 
 
 @dataclass(frozen=True)
-class Reading:
+class Contents:
     """What a reader found: the tables, and the files that they came from."""
 
     tables: Sequence[Table]
     files: Sequence[EvalFile]
 
 
-Reader = Callable[[EvalFile, GroupOf], Reading | None]
+Reader = Callable[[EvalFile, GroupOf], Contents | None]
 """None if the file is in another format."""
 
 

@@ -14,7 +14,7 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.files.documents import parse_json
 from canary_mlflow.files.limits import MAX_ROWS
 from canary_mlflow.files.source import open_regular
-from canary_mlflow.files.text import CHUNK, opened, rest_of
+from canary_mlflow.files.text import opened, rest_of
 
 WHAT = "an evaluation's results"
 
@@ -59,11 +59,8 @@ class EvalFile:
 
     def digest(self) -> str:
         """The SHA-256 of its bytes."""
-        found = hashlib.sha256()
         with open_regular(self.path) as raw:
-            while part := raw.read(CHUNK):
-                found.update(part)
-        return found.hexdigest()
+            return hashlib.file_digest(raw, "sha256").hexdigest()
 
     def _parsed(self, text: str, line: int = 0) -> Any:
         try:

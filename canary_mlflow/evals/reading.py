@@ -1,6 +1,6 @@
 """One side's results: a file or a folder, read by whichever reader knows each file.
 
-To add a format: a module in readers/ with a `read` from an `EvalFile` to a `Reading`, or to None if the file is in
+To add a format: a module in readers/ with a `read` from an `EvalFile` to a `Contents`, or to None if the file is in
 another format; a line in READERS; and a folder of that name in tests/data/evals. A format of one's own needs none of
 this: a package may register such a function as an entry point of GROUP.
 """
@@ -15,7 +15,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.evals.drafts import GroupOf, Reader, Reading
+from canary_mlflow.evals.drafts import Contents, GroupOf, Reader
 from canary_mlflow.evals.files import EvalFile
 from canary_mlflow.evals.readers import inspect_log, lm_eval, nemo, plain
 from canary_mlflow.gates.model.items import Evaluated, Table
@@ -77,7 +77,7 @@ def files_of(path: Path) -> list[EvalFile]:
     return sorted((one for one in files if one.kind in KINDS), key=lambda one: KINDS.index(one.kind))
 
 
-def _readings(files: Sequence[EvalFile], group_of: GroupOf) -> Iterator[Reading]:
+def _readings(files: Sequence[EvalFile], group_of: GroupOf) -> Iterator[Contents]:
     taken: set[Path] = set()
     for file in files:
         if file.path in taken:

@@ -23,7 +23,7 @@ class TooMuch(ValueError):
     """A file is larger than is read of its kind; the message says what was found and expected."""
 
 
-def open_regular(path: Path, within: Path | None = None) -> BinaryIO:
+def open_regular(path: Path, within: Path | None = None) -> io.BufferedReader:
     """The file, to read bytes from. Raises OSError, also for a pipe, a device or a socket: one that nobody writes to
     would be waited for without end, and some never end. `within`: also for a link that leads out of this folder."""
     if within is not None and not path.resolve().is_relative_to(within.resolve()):

@@ -34,7 +34,7 @@ def opened(path: Path, errors: str = "strict", what: str = "the history of one r
     `errors`: what becomes of other encodings' bytes, as for `open`. `what`: is expected."""
     try:
         with open_regular(path) as raw:
-            packed = raw.peek(2)[:2] == _GZIP  # type: ignore[attr-defined]
+            packed = raw.peek(2)[:2] == _GZIP
             source = Bounded(gzip.GzipFile(fileobj=raw) if packed else raw).buffered()
             head = source.peek(64)[:64]  # type: ignore[attr-defined]
             encoding = _encoding(path, head, what)

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from canary_mlflow.evals.comparing import Compared, Flip
+from canary_mlflow.evals.comparing import EvalComparison, Flip
 from canary_mlflow.gates.model.items import Evaluated, Table
 from canary_mlflow.gates.model.verdict import Check, CheckOutcome
 from canary_mlflow.gates.model.wording import counted
@@ -22,7 +22,7 @@ WIDEST = 200
 """Characters of a text."""
 
 
-def compared(found: Compared, width: int, *, full: bool = False) -> Iterator[RenderableType]:
+def compared(found: EvalComparison, width: int, *, full: bool = False) -> Iterator[RenderableType]:
     """Verdict, why, the figures, the items behind them, and some that broke."""
     decision = shown(found.decision)
     verdict = decision.verdict

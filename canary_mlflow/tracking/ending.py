@@ -80,7 +80,6 @@ def shortfall(target: Target, rows: Sequence[Mapping[str, float]], lost_sight: s
     The failure is `error`: the gate leaves such a run out, and cannot say PASS without enough others.
     """
     found = {name for row in rows for name in row}
-    found |= {"loss"} if "policy_loss" in found else set()  # what such a trainer calls it
     missing = [name for name in target.required if name not in found]
     if lost_sight:
         return "error", f"no evidence: {lost_sight}"

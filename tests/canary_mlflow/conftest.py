@@ -7,12 +7,24 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import mlflow
 import pytest
 from recorded import Recorded
 from unchanged_files import unchanged_files
 
 # One store for all tests of a module, each with a model and sessions of its own. Not one for all modules: much that is
 # tested looks at everything in its store, and takes longer with each test before it.
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A store of its own in the working folder, as a newcomer has it."""
+    monkeypatch.chdir(tmp_path)
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    mlflow.set_tracking_uri(uri)
+    yield uri
+    mlflow.set_tracking_uri(None)  # not what it was: MLflow would hold on to that in later tests
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ from click.testing import CliRunner, Result
 
 from canary_mlflow.cli import canary
 from canary_mlflow.evals import reading
-from canary_mlflow.evals.drafts import Draft, Reading
+from canary_mlflow.evals.drafts import Contents, Draft
 from canary_mlflow.evals.files import EvalFile
 from canary_mlflow.evals.reading import GROUP, READERS, read_results
 
@@ -358,13 +358,13 @@ def test_a_format_of_ones_own_is_read_by_an_entry_point(tmp_path: Path, monkeypa
         reading.all_readers.cache_clear()
 
 
-def read_mine(file: EvalFile, group_of: Any) -> Reading | None:
+def read_mine(file: EvalFile, group_of: Any) -> Contents | None:
     if "mine" not in file.value:
         return None
     draft = Draft("mine", "mine", file.path, group_of("mine"))
     for at, score in enumerate(file.value["mine"]):
         draft.add(str(at), score, {}, prompt="", answer="", asked="", said="")
-    return Reading([draft.table()], [file])
+    return Contents([draft.table()], [file])
 
 
 # Bad files end in one line.

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import mlflow
 import pytest
 import torch
 from line_training import fit
@@ -19,6 +18,7 @@ from mlflow.entities import Run
 import canary_mlflow
 from canary_mlflow import CanaryCallback, session
 from canary_mlflow.errors import UsageError
+from canary_mlflow.registry.sessions.own import Session
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.tracking.describing.compact import expanded
 from canary_mlflow.tracking.experiment import VARIABLE
@@ -27,15 +27,6 @@ from canary_mlflow.tracking.stores.session import child_runs
 
 STEPS = 40
 QUIET: dict[str, Any] = {"system_metrics": False}
-
-
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
-    mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'mlflow.db'}")
-    yield f"sqlite:///{tmp_path / 'mlflow.db'}"
-    mlflow.set_tracking_uri(None)
 
 
 def batches(seed: int, count: int = STEPS) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -140,6 +131,7 @@ def test_a_loop_passes_unchanged_and_blocks_on_harm(store: str, kind: str) -> No
             "stability/grad_norm",
         } <= run.data.metrics.keys()
         assert run.data.metrics["stability/learning_rate"] == 0.05
+    assert Session(session_id=first, model="line", store=store)._repr_html_().count(">40<") == 3  # their last steps
     rows = canary_mlflow.frame(first, rows=True)
     assert rows.groupby("run").size().tolist() == [40] * 3
     assert rows["loss"].notna().all()

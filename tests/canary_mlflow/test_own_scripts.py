@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,16 +34,6 @@ from canary_mlflow.tracking.describing.workload import shape_of
 from canary_mlflow.tracking.experiment import VARIABLE
 from canary_mlflow.tracking.reading.histories import read_runs
 from canary_mlflow.tracking.stores.session import child_runs
-
-
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A store of its own in the working folder, as a newcomer has it."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
-    mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'mlflow.db'}")
-    yield f"sqlite:///{tmp_path / 'mlflow.db'}"
-    mlflow.set_tracking_uri(None)  # not what it was: MLflow would hold on to that in later tests
 
 
 def test_seeds_below_one_parent_are_one_side(store: str, tiny: str, tmp_path: Path, capsys: Any) -> None:

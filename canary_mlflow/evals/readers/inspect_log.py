@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.evals.drafts import Draft, GroupOf, Reading, facts
+from canary_mlflow.evals.drafts import Contents, Draft, GroupOf, facts
 from canary_mlflow.evals.files import EvalFile, at, digest
 from canary_mlflow.evals.zips import member
 from canary_mlflow.files.documents import parse_json
@@ -18,7 +18,7 @@ SHOWN = 5120
 """Characters of a text to which Inspect cuts it in its summaries."""
 
 
-def read(file: EvalFile, group_of: GroupOf) -> Reading | None:
+def read(file: EvalFile, group_of: GroupOf) -> Contents | None:
     """The benchmarks of one log, one for each scorer and each key of its scores."""
     head = _of_zip(file, "header.json") if file.kind == "eval" else file.value
     spec = head.get("eval")
@@ -46,7 +46,7 @@ def read(file: EvalFile, group_of: GroupOf) -> Reading | None:
                 said=at(one, "output.completion") or given,
             )
         drafts.append(draft.table())
-    return Reading(drafts, [file])
+    return Contents(drafts, [file])
 
 
 def _facts(head: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.evals.drafts import Draft, GroupOf, Reading, facts, score_of
+from canary_mlflow.evals.drafts import Contents, Draft, GroupOf, facts, score_of
 from canary_mlflow.evals.files import EvalFile, at, digest
 from canary_mlflow.gates.model.items import Aggregate, Table
 
@@ -21,7 +21,7 @@ LONG = 200
 QUESTIONS = ("question", "query", "problem", "prompt")
 
 
-def read(file: EvalFile, group_of: GroupOf) -> Reading | None:
+def read(file: EvalFile, group_of: GroupOf) -> Contents | None:
     """The benchmarks of one run."""
     if not {"results", "configs", "n-shot"} <= file.value.keys():
         if {"doc_hash", "filter"} <= file.first.keys():
@@ -31,7 +31,7 @@ def read(file: EvalFile, group_of: GroupOf) -> Reading | None:
     for task in run.said["configs"]:
         run.read(task)
     tables = [_grouped(draft.table(), run.passages) for draft in run.drafts.values()]
-    return Reading([*tables, *run.aggregated()], run.files)
+    return Contents([*tables, *run.aggregated()], run.files)
 
 
 class Run:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.evals.drafts import Draft, GroupOf, Reading, facts
+from canary_mlflow.evals.drafts import Contents, Draft, GroupOf, facts
 from canary_mlflow.evals.files import EvalFile, at, digest
 
 FACTS = ("temperature", "top_p", "max_tokens", "system_prompt", "max_problems", "repeats")
@@ -12,7 +12,7 @@ HARNESS = ("infra_error", "system")
 ROWS = "results.jsonl"
 
 
-def read(file: EvalFile, group_of: GroupOf) -> Reading | None:
+def read(file: EvalFile, group_of: GroupOf) -> Contents | None:
     """The benchmark of one bundle."""
     name, config = at(file.value, "benchmark.name"), file.value.get("config")
     if not isinstance(name, str) or not isinstance(config, dict):
@@ -33,4 +33,4 @@ def read(file: EvalFile, group_of: GroupOf) -> Reading | None:
             asked=asked,
             said=said,
         )
-    return Reading([draft.table()], [file, results])
+    return Contents([draft.table()], [file, results])

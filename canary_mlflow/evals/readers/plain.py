@@ -7,14 +7,14 @@ from contextlib import suppress
 from typing import Any
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.evals.drafts import Draft, GroupOf, Reading, facts
+from canary_mlflow.evals.drafts import Contents, Draft, GroupOf, facts
 from canary_mlflow.evals.files import EvalFile, digest
 
 NAMES = ("id", "sample_hash", "sample_id")
 UNNAMED = "evaluation"
 
 
-def read(file: EvalFile, group_of: GroupOf) -> Reading | None:
+def read(file: EvalFile, group_of: GroupOf) -> Contents | None:
     """The benchmarks of one file."""
     name = next((name for name in NAMES if name in file.first), None)
     if name is None or not {"score", "error"} & file.first.keys():
@@ -32,7 +32,7 @@ def read(file: EvalFile, group_of: GroupOf) -> Reading | None:
         said = row.get("output")
         texts = {"prompt": digest(asked) if asked else "", "answer": digest(said) if said else ""}
         draft.add(str(row[name]), _score(row), row, asked=asked, said=said, **texts)
-    return Reading([draft.table() for draft in found.values()], [file])
+    return Contents([draft.table() for draft in found.values()], [file])
 
 
 def _score(row: dict[str, Any]) -> object:

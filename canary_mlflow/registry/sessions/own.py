@@ -21,6 +21,7 @@ from canary_mlflow.registry.sessions.leftovers import clear
 from canary_mlflow.registry.sessions.rows import begin, record_runs
 from canary_mlflow.shown import as_html
 from canary_mlflow.tags import FAILURE, FAILURE_REASON, LAST_STEP, MODEL_NAME, ROLE, RUN_NAME, SEED, TIER, VERDICT
+from canary_mlflow.tracking.describing.compact import expanded
 from canary_mlflow.tracking.experiment import VARIABLE
 from canary_mlflow.tracking.joining import close_trainings, usual_experiment
 from canary_mlflow.tracking.probes import clock
@@ -69,7 +70,8 @@ class Session:
         """In a notebook: its runs, and how they ended."""
         client, columns = prepare_store(self.store), (SEED, LAST_STEP, FAILURE_REASON)
         found, runs = get_run(client, self.session_id), child_runs(client, self.session_id)
-        rows = [[run.info.run_id, run.info.status, *(run.data.tags.get(key, "") for key in columns)] for run in runs]
+        said = [(run.info, expanded(run.data.tags)) for run in runs]
+        rows = [[info.run_id, info.status, *(tags.get(key, "") for key in columns)] for info, tags in said]
         title = f"Session {self.session_id} of {self.model}, {found.data.tags.get(VERDICT) or found.info.status}"
         return as_html(title, ("run", "status", "seed", "last step", "why"), rows)
 
