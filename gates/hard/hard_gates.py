@@ -75,7 +75,10 @@ RISE = 1.5
 """A loss has diverged that ends so many times as high as its lowest level was, if it lost half of what it had gained"""
 
 SIGMAS = 5.0
-"""and stands so many standard deviations out of its own noise."""
+"""and stands so many standard deviations out of its own noise,"""
+
+REFUTED = 2.0
+"""so many times as many where the held-out loss has not risen as far: batches in a row can be hard ones."""
 
 PARTS = 33
 """A level is that of one of so many parts of a run, of ten values at least: of fewer, with small batches, it is luck,
@@ -230,12 +233,18 @@ def divergence(run: Run) -> str | None:
     series = run.series.get("loss")
     if series is None or paradigm_of(run.workload.get("algo", ""), run.series.keys()) is Paradigm.REINFORCEMENT:
         return None
-    loss = series.finite_only().values
+    series = series.finite_only()
+    loss = series.values
     parts = min(PARTS, len(loss) // 10)
-    return _ends_high(loss, parts) if parts > 1 else None
+    if parts < 2:
+        return None
+    evaluated = run.series.get("eval_loss")
+    last = [] if evaluated is None else evaluated.values[evaluated.steps >= series.steps[-1]]
+    return _ends_high(loss, parts, float(last[-1]) if len(last) and last[-1] > 0 else math.inf)
 
 
-def _ends_high(loss: Values, parts: int) -> str:
+def _ends_high(loss: Values, parts: int, held_out: float) -> str:
+    """`held_out`: the loss on other rows at the end; infinite if that is unknown."""
     if np.min(loss) <= 0:
         return ""  # no factor tells how far up that is
     windows = np.array_split(loss, parts)
@@ -244,9 +253,13 @@ def _ends_high(loss: Values, parts: int) -> str:
     # In logarithms, as a loss wobbles in proportion to itself; of neighbours, as a trend is not noise.
     noise = float(np.std(np.diff(np.log(loss[:-last]))))
     lowest = min(levels)
+
+    def far(end: float, values: int, sigmas: float) -> bool:
+        above = np.log(end / lowest) > max(np.log(RISE), sigmas * noise / np.sqrt(values))
+        return bool(above) and end - lowest > (levels[0] - lowest) / 2
+
     for end, values in ((levels[-1], len(windows[-1])), (float(np.min(loss[-last:])), 1)):
-        far = np.log(end / lowest) > max(np.log(RISE), SIGMAS * noise / np.sqrt(values))
-        if far and end - lowest > (levels[0] - lowest) / 2:
+        if far(min(end, held_out), values, SIGMAS) or far(end, values, REFUTED * SIGMAS):
             return f"loss ended at {figure(end)}, from {figure(lowest)}, over {RISE:g} times"
     return ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 
@@ -270,9 +271,28 @@ def test_healthy_losses_do_not_diverge(smoke, make_run, name):
 
 @pytest.mark.parametrize("name", sorted(DIVERGED))
 def test_diverging_losses_block(smoke, make_run, name):
-    verdict = verdict_of(smoke, make_run("a", series_={"loss": wobbly(DIVERGED[name])}))
+    loss = wobbly(DIVERGED[name])
+    verdict = verdict_of(smoke, make_run("a", series_={"loss": loss, "eval_loss": loss[-1:]}))
     assert verdict.outcome is Outcome.BLOCK
     assert "loss" in check(verdict, "divergence").reason
+
+
+@pytest.mark.parametrize(
+    ("step", "held_out", "diverged"),
+    [(100, 0.9, True), (100, 0.56, False), (100, math.nan, True), (50, 0.56, True)],
+)
+def test_hard_batches_at_the_end_are_no_divergence(step, held_out, diverged):
+    """Hundredths of the loss of an unchanged run of the embedded DPO canary, whose held-out loss was 0.56 as ever."""
+    loss = np.array(
+        [69, 69, 69, 69, 67, 67, 70, 72, 65, 66, 67, 65, 67, 54, 46, 63, 57, 52, 63, 85, 62, 38, 59, 76, 56, 42, 44,
+         52, 58, 42, 52, 64, 47, 39, 21, 93, 56, 36, 59, 26, 67, 57, 40, 65, 75, 52, 51, 88, 39, 43, 27, 69, 100, 106,
+         46, 39, 30, 35, 34, 31, 28, 77, 36, 92, 49, 48, 77, 15, 71, 49, 31, 34, 43, 19, 114, 35, 34, 52, 49, 38, 26,
+         27, 37, 67, 28, 44, 28, 19, 15, 37, 140, 44, 33, 93, 81, 73, 102, 84, 164, 115]
+    ) / 100  # fmt: skip
+    evaluated = Series.from_pairs("eval_loss", [(step, held_out)])
+    assert (
+        bool(divergence(replace(loss_run(loss), series=loss_run(loss).series | {"eval_loss": evaluated}))) is diverged
+    )
 
 
 def test_too_short_a_series_is_not_judged(smoke, make_run):
