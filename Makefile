@@ -47,6 +47,15 @@ docs: $(READY)             ## the pages that are made from the code, and the tab
 	$(V)/bin/python docs/generate.py
 	$(V)/bin/python -m pytest -q tests/canary_mlflow/test_guard_attacks.py --write-docs
 
+site: .site/.ready         ## the documentation as a site, in site/: python -m http.server -d site
+	PATH="$(CURDIR)/$(V)/bin:$$PATH" NO_MKDOCS_2_WARNING=1 .site/bin/mkdocs build --strict
+
+.site/.ready: pyproject.toml
+	@$(PY) -m venv --clear .site
+	@$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' | \
+	  .site/bin/python -m pip install -q --disable-pip-version-check -r /dev/stdin
+	@touch $@
+
 pictures: $(READY)         ## the pictures of docs/pages.md and docs/reports.md; needs Chromium
 	$(V)/bin/python docs/pictures.py
 	$(V)/bin/python docs/pictures_mlflow.py
@@ -77,4 +86,4 @@ $(READY): requirements.txt python_env.yaml pyproject.toml
 help:                      ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*##/ -/'
 
-.PHONY: smoke test test-full lint style types pytest bench docs pictures oracle peers help
+.PHONY: smoke test test-full lint style types pytest bench docs site pictures oracle peers help

@@ -2,7 +2,7 @@
 
     python benchmarks/campaign.py make FOLDER --commit REV [--loads quiet busy] [--kinds unchanged faults]
                                      [--algos sft …] [--champions N] [--minutes N] [--hardware cuda]
-    python benchmarks/campaign.py show FOLDER|FILE … [--write docs/running.md]
+    python benchmarks/campaign.py show FOLDER|FILE … [--write docs/measured/sessions.md]
     python benchmarks/campaign.py late FOLDER|FILE …
     python benchmarks/campaign.py pack FOLDER benchmarks/campaign.jsonl.gz
 

@@ -94,7 +94,7 @@ def late_table(records: list[dict[str, Any]]) -> list[str]:
             found = Counter(judge(load_policy("smoke"), *pair).outcome for pair in beside)
             said += [f"{100 * found[one] / len(beside):.0f}" for one in (Outcome.BLOCK, Outcome.PASS) if beside]
         if said:
-            shown = " | ".join(f"{block} / {passed}" for block, passed in zip(said[::2], said[1::2], strict=True))
+            shown = " | ".join(f"{block}, {passed}" for block, passed in zip(said[::2], said[1::2], strict=True))
             lines.append(f"| `{algo}` | {BESIDE[load]} | {shown} |")
     return lines
 
@@ -132,11 +132,12 @@ def fault_table(records: list[dict[str, Any]]) -> list[str]:
         f"|---|---|{'---|---|' * len(loads)}",
     ]
     found = {(one["kind"], one["algo"], one["load"]): one for one in faulty(records)}
+    alike: dict[tuple[str, str], list[str]] = {}
     for kind, algo in sorted({(one["kind"], one["algo"]) for one in faulty(records)}):
         said = [found.get((kind, algo, load)) for load in loads]
         shown = " | ".join(f"{VERDICTS[one['code']]}: {causes(one)} | {cause(one)}" if one else " | " for one in said)
-        lines.append(f"| `{kind}` | `{algo}` | {shown} |")
-    return lines
+        alike.setdefault((kind, shown), []).append(algo)
+    return lines + [f"| `{kind}` | {', '.join(algos)} | {shown} |" for (kind, shown), algos in alike.items()]
 
 
 def faulty(records: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The tables of docs/gpu.md from the file that on_card.py has written; a rehearsal's lines are left out."""
+"""The tables of docs/measured/gpu.md from the file that on_card.py has written; a rehearsal's lines are left out."""
 
 from __future__ import annotations
 

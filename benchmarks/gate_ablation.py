@@ -1,7 +1,7 @@
 """What each special rule of the gate is worth: the verdicts that change without it, for each set of real runs.
 
     python benchmarks/gate_ablation.py FOLDER [--cases FOLDER] [--every 12] [--only NAME …] [--tests]
-                                       [--write docs/gate-made.md]
+                                       [--write docs/measured/judge.md]
 
 FOLDER holds aa/ and perf/. The columns:
 
@@ -359,6 +359,7 @@ def main() -> None:
     lines = [f"| without | {' | '.join(heads)} |{' tests that fail |' * asked.tests} kept for |"]
     lines += [f"|---|{'---|' * (len(COLUMNS) + asked.tests + 1)}"]
     result: dict[str, dict[str, dict[str, dict[str, int]]]] = {}
+    still: list[str] = []
     for name in asked.only:
         with switched_off(name):
             now = letters(found)
@@ -367,22 +368,23 @@ def main() -> None:
         for column in COLUMNS:
             moved = moves(before[column], now[column])
             result[name][column] = {where: dict(counts) for where, counts in moved.items()}
-            cells.append(_cell(column, moved))
+            cells.append(_cell(moved))
         tested = f" {failing(name)} |" if asked.tests else ""
-        lines.append(f"| {name} | {' | '.join(cells)} |{tested} {KEPT.get(name, '')} |")
-        print(lines[-1], file=sys.stderr, flush=True)
+        row = f"| {name} | {' | '.join(cells)} |{tested} {KEPT.get(name, '')} |"
+        print(row, file=sys.stderr, flush=True)
+        if any((*cells, tested, name in KEPT)):
+            lines.append(row)
+        else:
+            still.append(name)
+    lines += ["", f"Nothing changes without: {', '.join(still)}."] if still else []
     print("\n".join(lines))
     if asked.write:
         write_tables(asked.write, lines, MARK)
     print(json.dumps({"benchmark": "gate ablation", "every": asked.every, **result}))
 
 
-def _cell(column: str, moved: dict[str, Counter[str]]) -> str:
-    """Real sets and campaigns by set; of what was made up, the sum."""
-    if column in ("real sets", "campaigns"):
-        return "; ".join(
-            f"{where} {', '.join(f'{k}: {n}' for k, n in counts.items())}" for where, counts in moved.items()
-        )
+def _cell(moved: dict[str, Counter[str]]) -> str:
+    """The sum over a column's sets; the last line of the output has each set's."""
     return ", ".join(f"{k}: {n}" for k, n in sorted(sum(moved.values(), Counter()).items()))
 
 

@@ -1,6 +1,6 @@
 """Real faults at graded strength, judged by this gate and by others: three runs with the fault against five without.
 
-    python benchmarks/gate_faults.py FOLDER [--write docs/gate-made.md]
+    python benchmarks/gate_faults.py FOLDER [--write docs/measured/judge.md]
 
 FOLDER: what benchmarks/gate_runs.py made. The first rows are controls: other sessions of the same code, the last of
 them beside a load. The other judges see only the step time; of a run that broke off, they see what it recorded.
@@ -38,10 +38,11 @@ def judged(baseline: list[Run], candidate: list[Run], session: Session) -> dict[
 
 
 def lines(found: dict[str, dict[str, Any]]) -> list[str]:
-    """One row per fault. The others' words by initial: B(LOCK), P(ASS), I(NCONCLUSIVE)."""
-    table = [f"| fault | {' | '.join(OTHERS)} | ours | what moved |", "|---" * (len(OTHERS) + 3) + "|"]
+    """One row per fault. The others' words by initial, in their order: B(LOCK), P(ASS), I(NCONCLUSIVE)."""
+    table = [f"The others, in this order: {'; '.join(OTHERS)}.", "", "| fault | others | ours | what moved |"]
+    table += ["|---|---|---|---|"]
     for name, row in found.items():
-        words = " | ".join(row[other][0] for other in OTHERS)
+        words = "".join(row[other][0] for other in OTHERS)
         moved = ", ".join(check if word == "BLOCK" else f"{check} ({word})" for check, word in row["moved"].items())
         table.append(f"| {name} | {words} | {row['ours']} | {moved or row['reason_code']} |")
     return table

@@ -1,6 +1,6 @@
 """Draws the tables of benchmarks/gate.py: what each judge gets wrong, and what it finds, on the same simulated runs.
 
-python benchmarks/gate_pictures.py [--tables docs/gate-made.md] [--write docs/gate-judges.svg]
+python benchmarks/gate_pictures.py [--tables docs/measured/judge.md] [--write docs/measured/gate-judges.svg]
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def _legend(figure: Any) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tables", type=Path, default=ROOT / "docs" / "gate-made.md")
-    parser.add_argument("--write", type=Path, default=ROOT / "docs" / "gate-judges.svg")
+    parser.add_argument("--tables", type=Path, default=ROOT / "docs" / "measured" / "judge.md")
+    parser.add_argument("--write", type=Path, default=ROOT / "docs" / "measured" / "gate-judges.svg")
     asked = parser.parse_args()
     _, tables, _ = around_marks(asked.tables, "benchmarks/gate.py")
     draw_judges(read_simulated_tables(tables), asked.write)

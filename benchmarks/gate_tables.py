@@ -18,7 +18,7 @@ def percent(found: dict[str, float], word: str) -> str:
 
 
 def simulated_tables(results: dict[str, Any], repeats: int, sides: tuple[int, int]) -> list[str]:
-    """One table per tier; a cell: false BLOCK / BLOCK at 1.5 margins / PASS unchanged / false PASS at the margin."""
+    """One table per tier; a cell: false BLOCK/BLOCK at 1.5 margins/PASS unchanged/false PASS at the margin."""
     lines = [
         f"Simulated runs, {sides[0]} against {sides[1]} ({repeats} repeats): BLOCK of unchanged code /",
         "BLOCK at 1.5 margins / PASS of unchanged code / PASS at the margin, in %.",
@@ -30,8 +30,8 @@ def simulated_tables(results: dict[str, Any], repeats: int, sides: tuple[int, in
             for noise in NOISE:
                 mine = results[f"{tier} {noise}"][name]
                 cells.append(
-                    f"{percent(mine['unchanged'], 'BLOCK')} / {percent(mine['1.5 margins'], 'BLOCK')} / "
-                    f"{percent(mine['unchanged'], 'PASS')} / {percent(mine['at the margin'], 'PASS')}"
+                    f"{percent(mine['unchanged'], 'BLOCK')}/{percent(mine['1.5 margins'], 'BLOCK')}/"
+                    f"{percent(mine['unchanged'], 'PASS')}/{percent(mine['at the margin'], 'PASS')}"
                 )
             lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
@@ -61,9 +61,9 @@ def pool_table(title: str, results: dict[str, Any]) -> list[str]:
     95 % interval over runs, the worst pool, and the mean share of BLOCK at 1.5 margins."""
     lines = [
         "",
-        f"{title}: BLOCK of unchanged runs, mean of the pools (upper 95 % over runs; worst pool) / BLOCK at 1.5",
+        f"{title}: BLOCK of unchanged runs, mean of the pools (upper 95 % over runs; worst pool), BLOCK at 1.5",
     ]
-    lines += ["margins / PASS of unchanged runs, in %.", ""]
+    lines += ["margins, PASS of unchanged runs, in %.", ""]
     lines += [f"| source (pools) | {' | '.join(JUDGES)} |", "|---" * (len(JUDGES) + 1) + "|"]
     sources: dict[str, list[Any]] = defaultdict(list)
     for found in results.values():
@@ -77,8 +77,8 @@ def pool_table(title: str, results: dict[str, Any]) -> list[str]:
             power = statistics.mean(found[name]["1.5 margins"].get("BLOCK", 0.0) for found in pools)
             passed = statistics.mean(each.get("PASS", 0.0) for each in same)
             cells.append(
-                f"{100 * statistics.mean(blocks):.1f} ({100 * high:.1f}; {100 * max(blocks):.1f}) / "
-                f"{100 * power:.0f} / {100 * passed:.0f}"
+                f"{100 * statistics.mean(blocks):.1f} ({100 * high:.1f}; {100 * max(blocks):.1f}), "
+                f"{100 * power:.0f}, {100 * passed:.0f}"
             )
         lines.append(f"| {source} ({len(pools)}) | {' | '.join(cells)} |")
     return lines

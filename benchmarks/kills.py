@@ -1,6 +1,6 @@
 """Ends commands at random moments, and checks what they leave.
 
-    python benchmarks/kills.py FOLDER [--kills 30] [--seed 0] [--write docs/running.md]
+    python benchmarks/kills.py FOLDER [--kills 30] [--seed 0] [--write docs/measured/sessions.md]
 
 A session, a sweep, `canary ab` and `canary gate --top-up` in turn, of the embedded SFT canary at its smallest, in a
 clone of this checkout with a store of its own in FOLDER. Each command first runs to its end once, which says how long

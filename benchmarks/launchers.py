@@ -1,7 +1,7 @@
 """What an engine adds: the same smoke runs on this machine, on a Ray cluster of two nodes, by submitit, and on Slurm.
 
     python benchmarks/launchers.py FOLDER [--algo sft] [--rounds 3] [--only ray submitit slurm]
-                                   [--write docs/clusters.md]
+                                   [--write docs/measured/sessions.md]
 
 The engines take turns, each with a store, in which a session without an engine first makes a champion. Ray runs
 sessions; its cluster stands before. submitit and Slurm run sweeps, one job per seed, one after the other, beside

@@ -6,7 +6,7 @@ Each row is a model of another size (GPT-NeoX's architecture, random weights), t
 process on rows that fill train.max_length. Measured: the largest resident set after the libraries are loaded, less its
 size at that moment. *In use*: with a malloc that returns freed blocks to the system at once, which is what the plan
 counts. *As glibc keeps it*: as runs are made; glibc keeps some freed blocks for later. Nothing in the plan is fitted to
-these rows. `--write` puts the table into docs/gpu.md. The last line is one JSON object.
+these rows. `--write` puts the table into docs/measured/gpu.md. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-PAGE = ROOT / "docs" / "gpu.md"
+PAGE = ROOT / "docs" / "measured" / "gpu.md"
 BEGIN, END = "<!-- memory plan -->", "<!-- end of memory plan -->"
 MIB = 2**20
 RETURNED = {"MALLOC_MMAP_THRESHOLD_": "131072"}  # bytes; set, it no longer grows with what is freed (mallopt(3))

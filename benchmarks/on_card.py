@@ -10,7 +10,8 @@ and none is begun for which too few minutes are left. This process loads the lib
 before anything has touched the card, so that each training has a process and a CUDA context of its own.
 
 `--wheels`: install these first, into their own folder, for a machine that reaches no index. `--place`: where models
-are made and stores kept; deleted at the end if it is not given. `make docs` makes tables of the file for docs/gpu.md.
+are made and stores kept; deleted at the end if it is not given. `make docs` makes tables of the file for
+docs/measured/gpu.md.
 """
 
 from __future__ import annotations

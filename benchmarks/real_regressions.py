@@ -1,14 +1,14 @@
 """Real regressions of trl, transformers and peft in two old environments: does `canary upgrade` see and name them?
 
     python benchmarks/real_regressions.py [--only NAME …] [--harmless] [--releases] [--out FILE]
-    python benchmarks/real_regressions.py --write docs/why.md
+    python benchmarks/real_regressions.py --write docs/measured/upgrades.md
 
-Each row is a pair of releases from a public thread (docs/why.md). benchmarks/regressions/train.py, which does not
-import this project, trains in both and says first whether the regression is there at all; then `canary upgrade` tries
-the same script with its callback, with three or more packages moved that have nothing to do with it. Environments are
-built by uv from the package index, and kept (CANARY_ENVIRONMENTS). A row that cannot be built is said and skipped.
-`--harmless`: consecutive minor releases instead, which are to block on nothing but a fact that really differs. One
-JSON line for each row; rows that are in FILE already are not run again.
+Each row is a pair of releases from a public thread. benchmarks/regressions/train.py, which does not import this
+project, trains in both and says first whether the regression is there at all; then `canary upgrade` tries the same
+script with its callback, with three or more packages moved that have nothing to do with it. Environments are built by
+uv from the package index, and kept (CANARY_ENVIRONMENTS). A row that cannot be built is said and skipped. `--harmless`:
+consecutive minor releases instead, which are to block on nothing but a fact that really differs. One JSON line for each
+row; rows that are in FILE already are not run again.
 """
 
 from __future__ import annotations
@@ -105,17 +105,19 @@ def try_(row: Row, work: Path, *, releases: bool, bisect: bool = True) -> dict[s
 
 
 def table(found: list[dict[str, Any]]) -> list[str]:
-    """A line for each regression; then one for all harmless pairs, and one for each of those that is no PASS."""
-    lines = ["| pair | reproduces | `canary upgrade` says | named |", "|---|---|---|---|"]
+    """A line for each regression, which says more where it does not block or another package is named; then one for all
+    harmless pairs, and one for each of those that is no PASS."""
+    lines = ["| pair | thread | what blocks |", "|---|---|---|"]
     real = {row.name for row in ROWS}
     for one in (one for one in found if one["name"] in real):
-        if "skipped" in one:
-            lines.append(f"| {one['pair']}, {one['name']} | not tried: {cell(one['skipped'])} | | |")
+        if "skipped" in one or not one["reproduces"]:
+            why = f"not tried: {cell(one['skipped'])}" if "skipped" in one else "does not reproduce"
+            lines.append(f"| {one['pair']}, {one['name']} | {one['source']} | {why} |")
             continue
-        said = "; ".join(cell(each) for each in one["seen"][:2]) or cell(one["open"]) or "nothing that blocks"
-        bare = "yes" if one["reproduces"] else "no"
-        lines.append(f"| {one['pair']}, {one['name']} ({one['source']}) | {bare} | {one['outcome']}: {said} | "
-                     f"{cell(one['named']) or 'nothing'} |")  # fmt: skip
+        said = cell((*one["seen"], one["open"], "nothing that blocks")[0])
+        said = said if one["outcome"] == "BLOCK" else f"{one['outcome']}: {said}"
+        said += "" if one["right"] else f"; named: {cell(one['named']) or 'nothing'}"
+        lines.append(f"| {one['pair']}, {one['name']} | {one['source']} | {said} |")
     calm = [one for one in found if one["name"] not in real]
     tried = [one for one in calm if "skipped" not in one]
     passed = sum(one["outcome"] == "PASS" for one in tried)
@@ -132,7 +134,7 @@ def table(found: list[dict[str, Any]]) -> list[str]:
 def cell(text: str) -> str:
     """It in one cell of a table, without the place of an environment."""
     text = re.sub(r" \(/\S*", "", text)
-    return text.replace("|", "/").replace("`", "'").replace("\n", " ")[:110]
+    return text.replace("|", "/").replace("`", "'").replace("\n", " ")[:80]
 
 
 def main() -> None:

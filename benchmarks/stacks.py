@@ -1,4 +1,4 @@
-"""In whose stack it works: builds an environment for each cell of docs/compatibility.md and does a team's day in it.
+"""In whose stack it works: builds an environment for each cell of docs/measured/stacks.md and does a team's day in it.
 
     python benchmarks/stacks.py [--only CELL ...] [--folder FOLDER] [--again]
 
@@ -10,7 +10,7 @@ champion's alias (refused, where the release can have a guard); the pages of `ml
 TRL is new enough for the extra `train`: our own canaries, a smoke session of each.
 
 Each cell adds a line to benchmarks/stacks.jsonl as it ends; a cell that has one is not run again, but with --again.
-`make docs` makes the tables of docs/compatibility.md of the last line of each.
+`make docs` makes the tables of docs/measured/stacks.md of the last line of each.
 """
 
 from __future__ import annotations
@@ -281,7 +281,7 @@ def last_lines() -> dict[str, dict[str, Any]]:
 
 
 def section() -> str:
-    """The tables of docs/compatibility.md."""
+    """The tables of docs/measured/stacks.md."""
     found = last_lines()
     by_mlflow = [found[cell.name] for cell in cells() if cell.name in found and len(cell.algorithms) == 1]
     by_trl = [found[cell.name] for cell in cells() if cell.name in found and len(cell.algorithms) > 1]

@@ -1,15 +1,18 @@
 """Write the pages that are made from the code: `make docs`, or python docs/generate.py [--check].
 
-`commands.md`: every command with its help.
-`gpu.md`: the tables of what benchmarks/on_card.py has measured. `compatibility.md`: those of benchmarks/stacks.py.
+`commands.md`: every command with its help. In `measured/`, `gpu.md` has the tables of what benchmarks/on_card.py has
+measured, and `stacks.md` those of benchmarks/stacks.py.
 With --check nothing is written: exit code 1 when a page is not what the code says now.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from textwrap import dedent
 
 import click
 
@@ -17,12 +20,13 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 MADE = "Made by `make docs`; edit the code, not this page."
 WIDTH = 110
+GENERAL = ("-h, --help",)
+OFTEN = 3  # commands that share an option, whose text then stands once
 
 
 def walk(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[click.Context]:
     """A command and everything below it, each in the context in which it would print its help."""
-    settings = {"max_content_width": WIDTH, "terminal_width": WIDTH, **command.context_settings}
-    context = click.Context(command, info_name=name, parent=parent, **settings)
+    context = click.Context(command, info_name=name, parent=parent, **command.context_settings)
     yield context
     if isinstance(command, click.Group):
         for name_below in command.list_commands(context):
@@ -31,13 +35,55 @@ def walk(command: click.Command, name: str, parent: click.Context | None = None)
                 yield from walk(below, name_below, context)
 
 
-def commands() -> str:
-    """The page of all commands, each with what its --help prints."""
-    from canary_mlflow.cli import canary
+def options(context: click.Context) -> dict[str, str]:
+    """Each option of a command with what it does."""
+    params = (one for one in context.command.get_params(context) if isinstance(one, click.Option))
+    records = (one.get_help_record(context) for one in params)
+    return dict(record for record in records if record is not None)
 
-    lines = ["# Commands", "", f"What `--help` prints. {MADE}"]
-    for context in walk(canary, "canary"):
-        lines += ["", f"## {context.command_path}", "", "```", context.get_help().rstrip(), "```"]
+
+def listed(rows: Mapping[str, str], first: str = "") -> list[str]:
+    """Options or commands in two columns, below a first line."""
+    formatter = click.HelpFormatter(width=WIDTH)
+    if rows:
+        formatter.write_dl(list(rows.items()))
+    return ["", "```", *([first] if first else []), *formatter.getvalue().rstrip().splitlines(), "```"]
+
+
+def commands() -> str:
+    """The page of all commands; what many of them share stands once, at its top."""
+    from canary_mlflow.cli import canary
+    from canary_mlflow.edge import EXIT_CODES
+
+    every = list(walk(canary, "canary"))
+    leaves = [one for one in every if not isinstance(one.command, click.Group)]
+    counted = Counter(record for one in leaves for record in options(one).items())
+    often = [record for record, count in counted.most_common() if count >= OFTEN]
+    shared = dict(sorted(dict(reversed(often)).items()))  # of one name, the commonest text
+    lines = ["# Commands", "", f"{MADE} `canary COMMAND --help` prints the same.", ""]
+    lines += [
+        "Options that many commands have:",
+        *listed(shared),
+        "",
+        "Unless a command says otherwise, it ends with:",
+        "",
+    ]
+    lines += ["```", *dedent("\n".join(EXIT_CODES.splitlines()[2:])).splitlines(), "```"]
+    for context in every:
+        command = context.command
+        lines += ["", f"## {context.command_path}", "", inspect.cleandoc(command.help or "")]
+        if context.parent is None and isinstance(command, click.Group):
+            below = ((one, command.get_command(context, one)) for one in command.list_commands(context))
+            lines += listed({name: one.get_short_help_str(90) for name, one in below if one is not None})
+        if isinstance(command, click.Group):
+            continue
+        found = options(context)
+        own = {name: said for name, said in found.items() if name != "--json" and shared.get(name) != said}
+        usage = " ".join(command.collect_usage_pieces(context)[1:])
+        also = " ".join(name.split()[0].strip(",") for name in found if name not in own and name not in GENERAL)
+        lines += listed(own, " ".join(f"{context.command_path} {usage} {also}".split()))
+        if command.epilog and command.epilog != EXIT_CODES:
+            lines += ["", "```", *command.epilog.replace("\b\n", "").strip().splitlines(), "```"]
     return "\n".join(lines) + "\n"
 
 
@@ -46,22 +92,22 @@ def gpu() -> str:
     sys.path.append(str(ROOT / "benchmarks"))
     from card_tables import BEGIN, END, section
 
-    before, _, rest = (ROOT / "docs" / "gpu.md").read_text().partition(BEGIN)
+    before, _, rest = (ROOT / "docs" / "measured" / "gpu.md").read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{section()}\n{END}{after}"
 
 
-def compatibility() -> str:
+def stacks() -> str:
     """The page on releases, with the tables of what was tried in each."""
     sys.path.append(str(ROOT / "benchmarks"))
     from stacks import section
 
     mark = "<!-- stacks -->\n"
-    before, _, _ = (ROOT / "docs" / "compatibility.md").read_text().partition(mark)
+    before, _, _ = (ROOT / "docs" / "measured" / "stacks.md").read_text().partition(mark)
     return f"{before}{mark}\n{section()}\n"
 
 
-PAGES = {"commands.md": commands, "gpu.md": gpu, "compatibility.md": compatibility}
+PAGES = {"commands.md": commands, "measured/gpu.md": gpu, "measured/stacks.md": stacks}
 
 
 def main(check: bool) -> int:

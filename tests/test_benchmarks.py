@@ -96,7 +96,7 @@ def test_what_the_ablation_switches_off_is_there() -> None:
 def test_the_picture_of_the_judges_is_drawn_from_the_page_that_has_their_tables(tmp_path: Path) -> None:
     picture = tmp_path / "judges.svg"
     subprocess.run([forking.python(), "gate_pictures.py", "--write", picture], cwd=ROOT / "benchmarks", check=True)
-    assert picture.read_bytes() == (ROOT / "docs" / "gate-judges.svg").read_bytes()
+    assert picture.read_bytes() == (ROOT / "docs" / "measured" / "gate-judges.svg").read_bytes()
 
 
 def test_cases_are_held_against_what_is_right(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_what_is_measured_on_a_card_is_rehearsed(tmp_path: Path) -> None:
 
 
 def tables_of(file: Path) -> str:
-    """The tables of docs/gpu.md from that file."""
+    """The tables of docs/measured/gpu.md from that file."""
     code = f"import card_tables, pathlib; print(card_tables.section(pathlib.Path({str(file)!r})))"
     done = subprocess.run(
         [forking.python(), "-c", code], cwd=ROOT / "benchmarks", check=True, capture_output=True, text=True

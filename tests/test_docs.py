@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(?:#([^)\s]+))?[^)]*\)")
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +37,22 @@ def test_a_stale_page_is_named(
     assert "docs/commands.md: not what the code says; run: make docs" in capsys.readouterr().out
 
 
+def anchors(page: Path) -> set[str]:
+    """What its headings are called in an address, on GitHub and on the site."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def dead_links(page: Path) -> Iterator[str]:
-    """Relative links to files that are not there."""
-    for target in LINK.findall(re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)):
-        if "://" not in target and not target.startswith("mailto:") and not (page.parent / target).exists():
+    """Relative links to files or headings that are not there."""
+    for target, part in LINK.findall(re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)):
+        there = page.parent / target if target else page
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        if not there.exists():
             yield f"{page.name}: {target}"
+        elif part and there.suffix == ".md" and part not in anchors(there):
+            yield f"{page.name}: {target}#{part}"
 
 
 def unknown_tests(page: Path) -> Iterator[str]:
@@ -52,7 +64,7 @@ def unknown_tests(page: Path) -> Iterator[str]:
 
 
 def pages() -> list[Path]:
-    return [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    return [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 
 
 def test_links_lead_to_files() -> None:
@@ -61,8 +73,10 @@ def test_links_lead_to_files() -> None:
 
 def test_a_dead_link_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("see [here](nowhere.md#part), [there](page.md) and [far](https://example.org/x)")
-    assert list(dead_links(page)) == ["page.md: nowhere.md"]
+    page.write_text(
+        "# A `b` & c\n[here](nowhere.md#part), [there](page.md#a-b--c), [gone](#lost), [far](https://example.org/x)"
+    )
+    assert list(dead_links(page)) == ["page.md: nowhere.md", "page.md: #lost"]
 
 
 def test_tests_that_are_named_are_there() -> None:
@@ -78,5 +92,24 @@ def test_a_test_that_is_gone_is_found(tmp_path: Path) -> None:
 
 
 def test_every_picture_is_shown() -> None:
-    shown = {Path(target).name for page in pages() for target in LINK.findall(page.read_text())}
+    shown = {Path(target).name for page in pages() for target, _ in LINK.findall(page.read_text())}
     assert {path.name for path in (ROOT / "docs").rglob("*.png")} <= shown
+
+
+def places(nav: Any) -> Iterator[str]:
+    """The files of a nav, however deep."""
+    if isinstance(nav, str):
+        yield nav
+    else:
+        for below in nav.values() if isinstance(nav, dict) else nav:
+            yield from places(below)
+
+
+def test_every_page_has_its_place_on_the_site() -> None:
+    class Loader(yaml.SafeLoader):
+        """Without the function that makes anchors."""
+
+    Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix, node: suffix)
+    listed = list(places(yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)["nav"]))
+    every = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert sorted(listed) == sorted(every | {"index.md"})

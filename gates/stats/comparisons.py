@@ -1,6 +1,6 @@
 """The run-level tests: one for harm, in two forms that complement each other, and one for non-inferiority.
 
-Everything here is in harm units: larger is worse, on the scale (log or identity) of the rule. docs/gate-made.md has the
+Everything here is in harm units: larger is worse, on the scale (log or identity) of the rule. docs/gate.md has the
 mathematics, and benchmarks/gate_histories.py the data that the constants were chosen on.
 """
 

@@ -1,4 +1,4 @@
-"""The table of docs/threat-model.md: each actor and each threat has an outcome and a proof, and each proof exists.
+"""The table of docs/measured/threat-model.md: each actor and each threat has an outcome and a proof that exists.
 
 That the tests which it names exist is checked by tests/test_docs.py, as for every page.
 """

@@ -1,5 +1,5 @@
 """Each row of the shipped policy moves by its own fault, and no other row does: one series or fact is struck at a time,
-in runs of the perf tier on a GPU that have every series a row looks at. docs/policy.md has the same table."""
+in runs of the perf tier on a GPU that have every series a row looks at. docs/measured/faults.md has the same table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from canary_mlflow.gates import Run, Series, Version, judge
 from canary_mlflow.policies import load_policy
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "policy.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "measured" / "faults.md"
 STEPS = 520
 CONSTANT_TOKENS = 512.0
 POSITIVE = ("step_cpu_time", "step_cost", "iteration_time", "iteration_cpu_time", "iteration_cost", "grad_norm", "kl")

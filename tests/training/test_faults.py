@@ -184,7 +184,7 @@ def test_every_fault_says_what_it_does_and_what_shows_it() -> None:
 
 
 def test_the_docs_have_the_same_table() -> None:
-    text = (ROOT / "docs" / "faults.md").read_text()
+    text = (ROOT / "docs" / "measured" / "faults.md").read_text()
     table = text.partition("| fault | what it does |")[2].partition("\n\n")[0]
     rows = [line for line in table.splitlines() if line.startswith("| `")]
     assert rows == [row(name, body) for name, body in FILES.items() if name != "none"]
@@ -192,18 +192,23 @@ def test_the_docs_have_the_same_table() -> None:
 
 def row(name: str, body: dict[str, Any]) -> str:
     degree = f"{body['strength']:g} {body['unit']}" if "strength" in body else ""
-    signals = "; ".join(f"{algo}: {', '.join(names)}" for algo, names in body["signals"].items())
+    algos: dict[str, list[str]] = {}
+    for algo, names in body["signals"].items():
+        algos.setdefault(", ".join(names), []).append(algo)
+    signals = "; ".join(f"{', '.join(each)}: {names}" for names, each in algos.items())
     return f"| `{name}` | {body['description']} | {degree} | {signals} |"
 
 
 def test_the_matrix_of_faults_and_checks_is_written(request: pytest.FixtureRequest) -> None:
     if not request.config.getoption("--write-docs") or set(SHOWN) != set(ROWS):
         pytest.skip("written with --full --write-docs")
-    names = sorted(set().union(*SHOWN.values()))
-    lines = [f"| fault | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    algos: dict[tuple[str, str], list[str]] = {}
     for (fault, algo), found in SHOWN.items():
-        cells = ("**x**" if name in FILES[fault]["signals"][algo] else "x" if name in found else "" for name in names)
-        lines.append(f"| {fault}, {algo} | {' | '.join(cells)} |")
-    page = ROOT / "docs" / "faults.md"
+        named = FILES[fault]["signals"][algo]
+        moved = ", ".join(f"**{name}**" if name in named else name for name in sorted(found | {*named}))
+        algos.setdefault((fault, moved), []).append(algo)
+    lines = ["| fault | algorithm | what moves |", "|---|---|---|"]
+    lines += [f"| {fault} | {', '.join(each)} | {moved} |" for (fault, moved), each in algos.items()]
+    page = ROOT / "docs" / "measured" / "faults.md"
     before, _, rest = page.read_text().partition(BEGIN)
     page.write_text(before + "\n".join([BEGIN, *lines, END]) + rest.partition(END)[2])

@@ -10,7 +10,7 @@ from canary_mlflow.gates.model.records import WITHIN_NOISE
 from canary_mlflow.tracking.describing.schema import REQUIRED
 
 # Shares of the run that are compared, first with last. A loss falls fastest at the start, so the first window is short;
-# a score rises late (docs/ppo.md), and batches of answers differ more.
+# a score rises late (docs/measured/ppo.md), and batches of answers differ more.
 LOSS_WINDOWS = (0.10, 0.80)
 SCORE_WINDOWS = (0.30, 0.30)
 FEWEST = 4  # steps at either end
