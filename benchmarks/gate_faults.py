@@ -39,12 +39,10 @@ def judged(baseline: list[Run], candidate: list[Run], session: Session) -> dict[
 
 def lines(found: dict[str, dict[str, Any]]) -> list[str]:
     """One row per fault. The others' words by initial, in their order: B(LOCK), P(ASS), I(NCONCLUSIVE)."""
-    table = [f"The others, in this order: {'; '.join(OTHERS)}.", "", "| fault | others | ours | what moved |"]
-    table += ["|---|---|---|---|"]
+    table = [f"The others, in this order: {'; '.join(OTHERS)}.", "", "| fault | others | ours |", "|---|---|---|"]
     for name, row in found.items():
         words = "".join(row[other][0] for other in OTHERS)
-        moved = ", ".join(check if word == "BLOCK" else f"{check} ({word})" for check, word in row["moved"].items())
-        table.append(f"| {name} | {words} | {row['ours']} | {moved or row['reason_code']} |")
+        table.append(f"| {name} | {words} | {row['ours']} |")
     return table
 
 
