@@ -171,3 +171,10 @@ def bare_machine(folder: Path, given: Mapping[str, str]) -> dict[str, str]:
     if wheels := os.environ.get("PIP_FIND_LINKS"):  # this machine has a torch of its own
         kept = {key: value for key, value in kept.items() if key not in given} | {"UV_FIND_LINKS": wheels}
     return kept
+
+
+def test_what_our_workflows_use_is_pinned_by_digest() -> None:
+    """A tag of somebody else's action can be moved."""
+    files = [ROOT / "action.yml", *(ROOT / ".github/workflows").glob("*.yml")]
+    used = {name for file in files for name in re.findall(r"uses: (\S+)", file.read_text())}
+    assert [name for name in used if not re.fullmatch(r"\./|\S+@[0-9a-f]{40}", name)] == []
