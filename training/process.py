@@ -198,7 +198,7 @@ QUIET_PROFILER = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 
 def settings(threads: int) -> dict[str, str]:
     """The environment variables of a run's process. One OpenMP thread by default: on a busy machine, times with two
-    vary tenfold (docs/running.md)."""
+    vary tenfold (docs/measured/sessions.md)."""
     return {
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),

@@ -10,7 +10,7 @@ from canary_mlflow.gates.model.metrics import METRICS
 from canary_mlflow.tracking.describing.schema import BY_KEY, FOREIGN, canonical
 
 # Beside the trainers' own names (tracking/describing/schema.py). A name that only one's own script has is its script's
-# to translate: a reader of one's own (docs/running.md), or another name of the column.
+# to translate: a reader of one's own (docs/files.md), or another name of the column.
 RENAMED = {
     # `stability.jsonl`, and the tables that Transformers prints in notebooks.
     "kl_target_err": "kl_target_error",

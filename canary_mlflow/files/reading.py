@@ -3,7 +3,7 @@ by the file's name.
 
 To add a format: a module beside this one with a function from `HistoryFile` to a history, or to None if the file is in
 another format; a line in READERS; and a file in that format in tests/data/formats, named after the line. A format of
-one's own needs none of this: a package may register a reader of its lines as an entry point (docs/running.md).
+one's own needs none of this: a package may register a reader of its lines as an entry point (docs/files.md).
 """
 
 from __future__ import annotations
