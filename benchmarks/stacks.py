@@ -2,7 +2,8 @@
 
     python benchmarks/stacks.py [--only CELL ...] [--folder FOLDER] [--again]
 
-A cell is a release of MLflow with a place for its store, or one of Transformers and TRL. Its environment is what uv
+A cell is a release of MLflow with a place for its store, one of Transformers and TRL, or a loop without a Transformers
+trainer (stack_loop.py: plain torch, Lightning, Accelerate). Its environment is what uv
 resolves from our wheel and these releases alone, so a range in pyproject.toml that refuses them fails here. In it, and
 outside of the checkout: a session of three trainings by the callback (stack_session.py), registered and judged
 (BOOTSTRAP); the same again (PASS); one with a thousandfold learning rate (BLOCK); a plain client that moves the
@@ -35,7 +36,7 @@ from urllib.error import HTTPError, URLError
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "benchmarks" / "stacks.jsonl"
-SCRIPT = ROOT / "benchmarks" / "stack_session.py"
+SCRIPTS = {"trainer": ROOT / "benchmarks" / "stack_session.py", "loop": ROOT / "benchmarks" / "stack_loop.py"}
 PRODUCT = ("canary_mlflow", "gates", "training", "conf", "pyproject.toml")
 TORCH = "2.13.0"
 RATE, HARMFUL = "5e-3", "5e0"
@@ -61,8 +62,8 @@ GUARDED = (3, 10)
 @dataclass(frozen=True, kw_only=True)
 class Cell:
     mlflow: str
-    transformers: str
-    trl: str
+    transformers: str = ""  # none: a loop
+    trl: str = ""
     place: str = "SQLite"
     server: str = ""  # of another MLflow, whose environment serves
     algorithms: tuple[str, ...] = ("sft",)
@@ -76,14 +77,16 @@ class Cell:
     def name(self) -> str:
         if self.server:
             return f"mlflow-{self.mlflow}-at-{self.server}"
+        if not self.trl:
+            return "-".join(["loop", *self.algorithms, *(one.split("==")[1] for one in self.also[:1])])
         if len(self.algorithms) > 1:
             return f"trl-{self.trl}"
         return f"mlflow-{self.mlflow}-{self.place.lower()}"
 
     @property
     def packages(self) -> list[str]:
-        torch = f"torch=={TORCH}"
-        return [f"mlflow=={self.mlflow}", f"transformers=={self.transformers}", f"trl=={self.trl}", torch, *self.also]
+        trainers = [f"transformers=={self.transformers}", f"trl=={self.trl}"] if self.trl else []
+        return [f"mlflow=={self.mlflow}", *trainers, f"torch=={TORCH}", *self.also]
 
 
 OLD, NEW = ("4.57.6", "0.24.0"), ("5.24.0", "1.16.0")  # newer TRLs want a pyarrow that older MLflows refuse
@@ -94,6 +97,12 @@ TRAINERS = {"4.44.2": "0.11.4", "4.48.3": "0.13.0", "4.57.6": "0.24.0", "5.5.4":
 OWN = ("sft", "dpo", "ppo", "grpo")
 GRPO_FROM, TRAIN_FROM = (0, 14), (0, 24)
 ALSO_TRL = {"0.11.4": ("datasets>=3,<4",)}  # uv takes one that breaks off with today's pyarrow, otherwise
+LOOPS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "plain": ((),),
+    "lightning": (("lightning==2.4.0",), ("lightning==2.6.6",)),
+    "accelerate": (("accelerate==0.34.2",), ("accelerate==1.15.0",)),
+    "ppo": (("trl==0.11.4", "transformers==4.44.2", *ALSO_TRL["0.11.4"]),),
+}
 
 
 def numbers(release: str) -> tuple[int, ...]:
@@ -111,6 +120,8 @@ def cells() -> list[Cell]:
         kinds = ("sft", "dpo", "grpo") if numbers(trl) >= GRPO_FROM else ("sft", "dpo")
         also = ALSO_TRL.get(trl, ())
         made.append(Cell(mlflow=TODAY, transformers=transformers, trl=trl, algorithms=kinds, also=also))
+    for loop, packages in LOOPS.items():
+        made += [Cell(mlflow=TODAY, algorithms=(loop,), also=also) for also in packages]
     return made
 
 
@@ -171,7 +182,7 @@ def day(cell: Cell, bench: Bench) -> Iterator[tuple[str, str]]:
         else:
             address = f"sqlite:///{folder}/mlflow.db"
             yield from sessions(cell, place, folder, address)
-            if len(cell.algorithms) == 1:
+            if cell.algorithms == ("sft",):
                 yield from pages(place, folder)
             if cell.extra:
                 yield from own_canaries(place, folder)
@@ -180,11 +191,12 @@ def day(cell: Cell, bench: Bench) -> Iterator[tuple[str, str]]:
 def sessions(cell: Cell, place: Path, folder: Path, address: str) -> Iterator[tuple[str, str]]:
     variables = {"MLFLOW_TRACKING_URI": address, "PATH": f"{place}/bin:{os.environ['PATH']}"}
     python, canary = str(place / "bin/python"), str(place / "bin/canary")
+    script = SCRIPTS["trainer" if cell.trl else "loop"]
     for algorithm in cell.algorithms:
         for version, (rate, word) in enumerate([(RATE, "BOOTSTRAP"), (RATE, "PASS"), (HARMFUL, "BLOCK")], start=1):
             if algorithm == "grpo" and version > 1:
                 break  # a tiny model's first session need not learn, and then nothing can be compared with it
-            trained = ran([python, str(SCRIPT), algorithm, rate], folder, variables)
+            trained = ran([python, str(script), algorithm, rate], folder, variables)
             if trained.returncode:
                 yield f"{algorithm} session", last_words(trained)
                 break
@@ -283,16 +295,28 @@ def last_lines() -> dict[str, dict[str, Any]]:
 def section() -> str:
     """The tables of docs/measured/stacks.md."""
     found = last_lines()
-    by_mlflow = [found[cell.name] for cell in cells() if cell.name in found and len(cell.algorithms) == 1]
-    by_trl = [found[cell.name] for cell in cells() if cell.name in found and len(cell.algorithms) > 1]
-    day = ("sft session", "sft BOOTSTRAP", "sft PASS", "sft BLOCK", "guard", "pages")
+    by_mlflow, by_trl, by_loop = [], [], []
+    for cell in cells():
+        if cell.name in found:
+            kind = by_loop if not cell.trl else by_mlflow if len(cell.algorithms) == 1 else by_trl
+            kind.append({**found[cell.name], "loop": cell.algorithms[0], "packages": ", ".join(cell.also) or "torch"})
+    day = ("session", "BOOTSTRAP", "PASS", "BLOCK")
+    for one in by_loop:
+        one["found"] = {what.removeprefix(f"{one['loop']} "): how for what, how in one["found"].items()}
+    for one in by_mlflow:
+        one["place"] = f"the server of MLflow {one['server']}" if one["server"] else one["place"]
+    one_trainer = (*(f"sft {what}" for what in day), "guard", "pages")
     trained = ("sft BLOCK", "dpo BLOCK", "grpo session", *(f"own {algorithm}" for algorithm in OWN))
     return "\n\n".join(
-        [table(("MLflow", "store"), by_mlflow, day), table(("Transformers", "TRL"), by_trl, trained)],
+        [
+            table({"MLflow": "mlflow", "store": "place"}, by_mlflow, one_trainer),
+            table({"Transformers": "transformers", "TRL": "trl"}, by_trl, trained),
+            table({"loop": "loop", "beside": "packages"}, by_loop, day),
+        ],
     )
 
 
-def table(head: tuple[str, str], lines: list[dict[str, Any]], columns: tuple[str, ...]) -> str:
+def table(head: dict[str, str], lines: list[dict[str, Any]], columns: tuple[str, ...]) -> str:
     """One row a cell; what was not tried there is a dash, and what went wrong is said below."""
     rows, notes = [], []
     for one in lines:
@@ -303,11 +327,10 @@ def table(head: tuple[str, str], lines: list[dict[str, Any]], columns: tuple[str
                 notes.append(f"{len(notes) + 1}. {one['cell']}, {what}: {how}")
                 how = f"no ({len(notes)})"
             shown.append(how)
-        place = one["place"] if not one["server"] else f"the server of MLflow {one['server']}"
-        names = (one["mlflow"], place) if head[0] == "MLflow" else (one["transformers"], one["trl"])
-        rows.append((*names, *shown, f"{one['python']}, {one['code']}"))
-    said = ["| " + " | ".join(row) + " |" for row in [(*head, *columns, "Python, commit"), *rows]]
-    said.insert(1, "|" + "---|" * (len(head) + len(columns) + 1))
+        names = (one[key] for key in head.values())
+        rows.append((*names, *shown, f"{one['minutes']:.1f}", f"{one['python']}, {one['code']}"))
+    said = ["| " + " | ".join(row) + " |" for row in [(*head, *columns, "minutes", "Python, commit"), *rows]]
+    said.insert(1, "|" + "---|" * (len(head) + len(columns) + 2))
     return "\n".join([*said, *([""] if notes else []), *notes])
 
 
