@@ -30,6 +30,6 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
             return found[1]
         return f"{config['extra']['repository']}/{'tree' if (ROOT / place).is_dir() else 'blob'}/main/{place}"
 
-    if page.file.src_uri.startswith(("measured/", "commands.", "api.")):
+    if page.file.src_uri.startswith(("measured/", "commands.", "api.", "architecture.")):
         page.meta.setdefault("search", {"boost": 0.4})  # a guide comes first
     return LINK.sub(outside, markdown)

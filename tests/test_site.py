@@ -22,10 +22,11 @@ QUESTIONS = {
     "pull request comment github": "ci.html",
     "exit codes": "running.html",
     "upgrade transformers regression": "why.html",
+    "judge a csv file": "files.html",
     "ray cluster": "clusters.html",
     "benchmark results of two checkpoints": "evals.html",
     "stolen key": "guard.html",
-    "nan loss stop training": "watch.html",
+    "loss explodes warning": "watch.html",
     "postgresql s3 docker": "server.html",
 }
 
@@ -42,7 +43,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def address(site: Path) -> Iterator[str]:
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(site))
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    handler = functools.partial(Quiet, directory=str(site))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"
@@ -58,6 +63,7 @@ def test_the_search_answers_a_newcomer_and_nothing_is_fetched_from_elsewhere(add
         page.on("request", lambda request: asked.add(request.url))
         for question in QUESTIONS:
             page.goto(address + "index.html")
+            page.wait_for_load_state("networkidle")
             page.keyboard.press("/")
             page.fill(".md-search__input", question)
             page.keyboard.press("End")
