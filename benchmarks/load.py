@@ -102,11 +102,11 @@ def tables(found: Found) -> list[str]:
 
 
 def writers(one: dict[str, Any] | None) -> str:
-    """`50 runs, 27,000 values: 0 lost, 0 doubled; the rest of 25 runs by canary deliver`."""
+    """`50 (25 later), 27,000, 0, 0`: runs, those whose rest `canary deliver` sent, values, lost, doubled."""
     if one is None:
         return "not tried"
-    later = f"; the rest of {one['waited']} runs by `canary deliver`" if one["waited"] else ""
-    return f"{one['runs']} runs, {one['values']:,} values: {one['lost']} lost, {one['doubled']} doubled{later}"
+    later = f" ({one['waited']} later)" if one["waited"] else ""
+    return f"{one['runs']}{later}, {one['values']:,}, {one['lost']}, {one['doubled']}"
 
 
 def seconds(one: dict[str, Any] | None, key: str) -> str:

@@ -38,7 +38,7 @@ def judge(
     """Judge the candidate's runs against the baseline's; without a baseline, by the hard checks only.
 
     Exact facts come first, then the hard checks that need no baseline; either can block on its own. Then comparability:
-    different work or hardware never gives a PASS. Then one test per metric; docs/gate.md has the mathematics.
+    different work or hardware never gives a PASS. Then one test per metric; docs/measured/judge.md has the mathematics.
     `look`: the number of this look in the policy's plan, counted from 1; None spends the full error levels at once.
     `share`: the share of the error levels that the look may spend; None takes the plan's. `accepted`: differing facts
     that somebody answers for. `anchor`: the baseline is the anchor.

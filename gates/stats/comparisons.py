@@ -1,7 +1,7 @@
 """The run-level tests: one for harm, in two forms that complement each other, and one for non-inferiority.
 
-Everything here is in harm units: larger is worse, on the scale (log or identity) of the rule. docs/gate.md has the
-mathematics, and benchmarks/gate_histories.py the data that the constants were chosen on.
+Everything here is in harm units: larger is worse, on the scale (log or identity) of the rule. The mathematics are in
+docs/measured/judge.md, and benchmarks/gate_histories.py has the data that the constants were chosen on.
 """
 
 from __future__ import annotations
