@@ -134,7 +134,7 @@ def chunks(repeats: int) -> Iterator[int]:
 def cell(found: list[Answer]) -> str:
     """Of unchanged, at the limit and at two limits."""
     (passed, blocked), (at_limit, _), (_, twice) = found
-    return " / ".join(f"{100 * float(np.mean(one)):.2f}" for one in (blocked, passed, at_limit, twice))
+    return "/".join(f"{100 * float(np.mean(one)):.2f}" for one in (blocked, passed, at_limit, twice))
 
 
 def table(title: str, columns: list[str], rows: dict[str, list[str]]) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def of_suite(repeats: int) -> dict[str, Any]:
         "one at 6": [0.06] + [0.0] * 7,
     }
     names = {"eight gates of 2 points": False, "suite: mean 1 point, guards 3": True}
-    rows = {name: ["{:.1f} / {:.1f}".format(*judged(harm, way)) for harm in cases.values()]
+    rows = {name: ["{:.1f}/{:.1f}".format(*judged(harm, way)) for harm in cases.values()]
             for name, way in names.items()}  # fmt: skip
     return table("8 benchmarks: PASS / BLOCK", list(cases), rows)
 

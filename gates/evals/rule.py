@@ -4,7 +4,7 @@ After Miller, "Adding Error Bars to Evals" (arXiv 2411.00640): items are paired,
 With two imaginary items, one that broke and one that was mended (after Bonett and Price, "Adjusted Wald confidence
 interval for a difference of binomial proportions based on paired data", 2012), equal answers to few items show little.
 A closed form: no random numbers, and sums by `fsum`, so that the same items give the same verdict, bit for bit.
-Everything here is in harm: larger is worse. docs/evals.md has the error rates (benchmarks/evals.py).
+Everything here is in harm: larger is worse. docs/measured/evals.md has the error rates (benchmarks/evals.py).
 """
 
 from __future__ import annotations
