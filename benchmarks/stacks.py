@@ -324,7 +324,7 @@ def table(head: dict[str, str], lines: list[dict[str, Any]], columns: tuple[str,
         for what in columns:
             how = one["found"].get(what, "-")
             if how not in ("ok", "-", "none"):
-                notes.append(f"{len(notes) + 1}. {one['cell']}, {what}: {how}")
+                notes.append(f"{len(notes) + 1}. {what}: {how.partition('; expected')[0]}")
                 how = f"no ({len(notes)})"
             shown.append(how)
         names = (one[key] for key in head.values())
