@@ -51,9 +51,9 @@ def prune(
 ) -> None:
     """Remove weights, samples and traces that nobody needs. A dry run, unless --yes.
 
-    Removes those of versions with a BLOCK, of older champions, and of judged sessions without a version. Keeps those of
-    every version with an alias, of former champions that a rollback may return to, of versions that are not judged or
-    INCONCLUSIVE, and of sessions that still run. Metrics, params, tags, reports and the ledger always stay. A signed
+    Removes those of versions with a BLOCK and of older champions. Keeps those of every version with an alias, of former
+    champions that a rollback may return to, of versions that are not judged or INCONCLUSIVE, and of sessions that still
+    run. Metrics, params, tags, reports and the ledger always stay. A signed
     row says who gave up which files of a version, which then never becomes champion.
     """
     from canary_mlflow.registry.pruning.needed import Terms, ours
@@ -98,6 +98,6 @@ def carried_out(client: MlflowClient, fates: list[Fate], terms: Terms, artifacts
             yield fate
             continue
         try:
-            yield give_up(client, fate.model, terms, artifacts, version=fate.version, session=fate.session)
+            yield give_up(client, fate.model, terms, artifacts, version=fate.version)
         except UsageError as error:  # the others can still go
             yield replace(fate, goes=False, why=str(error), files=0, bytes=0)

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 SHOWN = 12  # versions that a line names
-SHORT = 8  # characters of a session's id
 
 
 def lines(fates: Sequence[Fate], *, done: bool) -> Iterator[str]:
@@ -35,12 +34,12 @@ def lines(fates: Sequence[Fate], *, done: bool) -> Iterator[str]:
 def table(fates: Sequence[Fate], *, done: bool) -> Iterator[str]:
     """The lines of one model, those to be removed first."""
     word = {True: "gone" if done else "goes", False: "stays"}
-    groups: dict[tuple[bool, bool, str], list[Fate]] = {}
+    groups: dict[tuple[bool, str], list[Fate]] = {}
     for fate in fates:
-        groups.setdefault((fate.goes, fate.version is None, fate.why), []).append(fate)
+        groups.setdefault((fate.goes, fate.why), []).append(fate)
     rows = [
         (word[goes], named(its), amount(sum(one.bytes for one in its)) if goes else "", why)
-        for (goes, _, why), its in sorted(groups.items(), key=lambda item: not item[0][0])
+        for (goes, why), its in sorted(groups.items(), key=lambda item: not item[0][0])
     ]
     widths = [max(len(row[at]) for row in rows) for at in range(3)]
     for state, which, size, why in rows:
@@ -48,11 +47,9 @@ def table(fates: Sequence[Fate], *, done: bool) -> Iterator[str]:
 
 
 def named(fates: Sequence[Fate]) -> str:
-    """`version 3`, `versions 3, 5`, `2 sessions (4e2cd1a0, 77b1c9e2)`."""
-    numbers = sorted((fate.version for fate in fates if fate.version is not None), key=int)
-    if numbers:
-        return f"version{'s' if len(numbers) > 1 else ''} {listed(numbers, most=SHOWN)}"
-    return f"{counted(len(fates), 'session')} ({listed([str(fate.session)[:SHORT] for fate in fates])})"
+    """`version 3`, `versions 3, 5`."""
+    numbers = sorted((fate.version for fate in fates), key=int)
+    return f"version{'s' if len(numbers) > 1 else ''} {listed(numbers, most=SHOWN)}"
 
 
 def amount(size: float) -> str:

@@ -34,7 +34,7 @@ BLESSING = Shape(required=("model", "version", "reason"), optional=("without_wei
 ACCEPTANCE = Shape(required=("model", "version", "reason"))
 ROLLBACK = Shape(required=("model", "reason"))
 ADOPTION = Shape(required=("model", "reason"), optional=("alias",))
-PRUNING = Shape(required=("model",), optional=("version", "session", "keep", "older_than"))
+PRUNING = Shape(required=("model",), optional=("version", "keep", "older_than"))
 
 
 def add_routes(app: Flask, *, authenticated: bool) -> None:
@@ -255,19 +255,19 @@ def acceptances() -> dict[str, Any]:
 
 
 def prunings() -> dict[str, Any]:
-    """Which of a model's files would be removed; with a version or a session, give up and remove its files."""
+    """Which of a model's files would be removed; with a version, give up and remove its files."""
     from flask import request
 
     from canary_mlflow.registry.pruning.needed import KEEP, Terms
     from canary_mlflow.registry.pruning.pruning import plan, prune
 
     asked = parse(request.get_data(), PRUNING)
-    model, what = asked["model"], {key: asked[key] for key in ("version", "session") if key in asked}
+    model, version = asked["model"], asked.get("version")
     refuse_unknown_people(f"files of model {model!r}", "prune")
     terms = Terms(keep=asked.get("keep", KEEP), older_than=asked.get("older_than", 0.0))
-    if not what:
+    if version is None:
         return {"fates": [asdict(fate) for fate in plan(client(), model, terms)]}
-    return {"pruned": asdict(prune(client(), model, terms, **what, actor=current_actor()))}
+    return {"pruned": asdict(prune(client(), model, terms, version=version, actor=current_actor()))}
 
 
 def act(shape: Shape, command: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ unseen.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -27,7 +27,6 @@ from canary_mlflow.registry.guard.binding import bind
 from canary_mlflow.registry.guard.loading_code import LOADING, RESUMING
 from canary_mlflow.registry.guard.origin import behind_server, refuse_foreign_evidence, server_of
 from canary_mlflow.registry.guard.seal import EVIDENCE_ONLY, require_seal, unchecked
-from canary_mlflow.registry.judging.champion_history import block_notes, history_notes
 from canary_mlflow.registry.judging.eligibility import could_begin, holds_of, only_looked_at
 from canary_mlflow.registry.judging.looks import at_look
 from canary_mlflow.registry.policies.in_force import changed_since, overruled, used
@@ -116,8 +115,16 @@ class TrackRecord:
     def noted(self, verdict: Verdict, version: str, policy: Policy) -> Verdict:
         """The verdict with notes on what a reader must know about the version's past, tries first."""
         tries = self.tries.notes(verdict.baseline_version, policy)
-        past = (*block_notes(self.rows, int(version)), *history_notes(self.rows))
+        past = block_notes(self.rows, int(version))
         return replace(verdict, attempt=self.tries.number, notes=(*tries, *self.aside, *verdict.notes, *past))
+
+
+def block_notes(rows: Iterable[Row], version: int) -> list[str]:
+    """What a reader should know about a version that was BLOCKed before: against another champion it may pass."""
+    blocks = [row.facts.get("verdict") for row in rows if row.version == version and row.word == Outcome.BLOCK]
+    beside = {str(verdict.get("baseline_version")) for verdict in blocks if isinstance(verdict, Mapping)}
+    ordered = sorted(beside, key=lambda number: (len(number), number))
+    return [f"version {version} was BLOCKed before, against version {listed(ordered)}"] if ordered else []
 
 
 def track_record(
