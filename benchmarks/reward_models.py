@@ -40,7 +40,6 @@ SAYS = {
     "reversed": "as if the preferences were reversed",
     "head": "its head is not trained for this",
     "constant": "every text has the same score",
-    "length": "it scores the length and nothing else",
 }
 
 

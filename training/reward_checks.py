@@ -74,12 +74,8 @@ def untrained(weights: np.ndarray, better: np.ndarray, worse: np.ndarray) -> flo
 
 CHANCE = 0.5
 ALPHA = 0.05  # also the share of random heads that do as well, from which a head is not known to be trained
-LENGTH_ONLY = 0.9  # rank correlation of score and length above which nothing else is left to score
-FEWEST = 8  # texts of different scores or lengths below which a rank correlation is near 1 by chance
 BATCH = 32
-ALONE = 4  # texts that are scored without a batch, too
 ACCURACY = "accuracy"
-ROUNDING = {"float16": 1e-2, "bfloat16": 5e-2}  # how far the same score may be off in a batch of another size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,12 +120,11 @@ class RewardCheck:
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
     """A sequence classifier as a scorer of texts, and what its files tell. `score`: the scores of some texts, and what
-    the head reads of them (texts by width), None if that is not known. `rounding`: of its precision."""
+    the head reads of them (texts by width), None if that is not known."""
 
     score: Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray | None]]
     tokens: Callable[[Sequence[str]], list[list[int]]]
     head: Head
-    rounding: float
     findings: tuple[CheckResult, ...]
 
 
@@ -149,8 +144,9 @@ def load(path: str, folder: Path) -> Loaded:
         raise SetupError(f"{path}: cannot be loaded ({first_line(error)}); expected a sequence classifier") from error
     model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
     missing = sorted(map(str, info["missing_keys"]))
-    labels, pad = int(model.config.num_labels), model.config.pad_token_id
-    pads = reader.pad_token_id is not None and (pad is not None)
+    labels, pad, padded = int(model.config.num_labels), model.config.pad_token_id, reader.pad_token_id
+    pads = padded is not None and pad == padded
+    none = f"pad token {pad}, and the tokenizer's is {padded}, so padding is read"
     finite = all(bool(torch.isfinite(one).all()) for one in model.parameters())
     random = f"no weights for {', '.join(missing[:3])}, which are random"
     findings = (
@@ -163,7 +159,7 @@ def load(path: str, folder: Path) -> Loaded:
         CheckResult(
             name="finite", fine=finite, said="weights are finite" if finite else "weights hold NaN or infinities"
         ),
-        CheckResult(name="padding", fine=pads, said=f"pad token {pad}" if pads else "no pad token, so padding is read"),
+        CheckResult(name="padding", fine=pads, said=f"pad token {pad}" if pads else none),
     )
 
     head = Head(model)
@@ -178,8 +174,7 @@ def load(path: str, folder: Path) -> Loaded:
     def tokens(texts: Sequence[str]) -> list[list[int]]:
         return [list(reader(text, truncation=True)["input_ids"]) for text in texts]
 
-    rounding = ROUNDING.get(str(model.dtype).removeprefix("torch."), 1e-4)
-    return Loaded(score=score, tokens=tokens, head=head, rounding=rounding, findings=findings)
+    return Loaded(score=score, tokens=tokens, head=head, findings=findings)
 
 
 def check(path: str, loaded: Loaded, chosen: Sequence[str], rejected: Sequence[str]) -> RewardCheck:
@@ -202,16 +197,10 @@ def check(path: str, loaded: Loaded, chosen: Sequence[str], rejected: Sequence[s
     accuracy = float(np.mean(better[apart] > worse[apart])) if count else math.nan
     limits = interval(accuracy, count)
     trained = () if constant or read is None or others is None else (_trained(loaded.head.weights, read, others),)
-    padded = np.argsort([len(ids) for ids in tokens[0][:size]], kind="stable")[:ALONE]  # the shortest of a batch
-    alone, _ = _scored(loaded, [chosen[at] for at in padded], 1)
-    lengths = ([len(text) for text in (*chosen, *rejected)], [len(ids) for one in tokens for ids in one])
     findings = (
         *loaded.findings,
         _alike(tokens) or _accuracy(accuracy, limits, count, constant=constant, trained=all(o.fine for o in trained)),
         *trained,
-        _length(scores, lengths, constant=constant),
-        _batch(alone, better[padded], loaded.rounding, float(scores.std())),
-        CheckResult(name="scale", fine=None, said=f"scores {scores.mean():.3g} ± {scores.std():.3g}"),
     )
     low, high = limits
     return RewardCheck(path=path, pairs=len(chosen), accuracy=accuracy, low=low, high=high, findings=findings)
@@ -263,30 +252,6 @@ def _trained(weights: np.ndarray, better: np.ndarray, worse: np.ndarray) -> Chec
     said = f"{100 * share:.1f} % of random heads on this model tell them apart as well"
     fine = share < ALPHA
     return CheckResult(name="trained", fine=fine, said=said if fine else f"{said}: its head is not trained for this")
-
-
-def _length(scores: np.ndarray, lengths: Sequence[Sequence[int]], *, constant: bool) -> CheckResult:
-    """`lengths`: of the texts, in letters and in tokens."""
-    from scipy.stats import spearmanr
-
-    found = [0.0 if constant or np.ptp(one) == 0 else float(spearmanr(scores, one).statistic) for one in lengths]
-    most = max(found, key=abs)
-    fine = abs(most) < LENGTH_ONLY
-    if len(set(zip(scores, *lengths, strict=True))) < FEWEST:
-        return CheckResult(
-            name="length", fine=None, said="too few different texts to tell whether it scores the length"
-        )
-    said = f"rank correlation of score and length {most:+.2f}"
-    return CheckResult(
-        name="length", fine=fine, said=said if fine else f"{said}: it scores the length and nothing else"
-    )
-
-
-def _batch(alone: np.ndarray, together: np.ndarray, rounding: float, spread: float) -> CheckResult:
-    """`spread`: of the scores, which may be tiny or huge."""
-    if np.allclose(alone, together, rtol=rounding, atol=rounding * spread):
-        return CheckResult(name="batch", fine=True, said="the same score alone and in a batch")
-    return CheckResult(name="batch", fine=False, said="a different score alone than in a batch: padding is read")
 
 
 def _scored(loaded: Loaded, texts: Sequence[str], size: int) -> tuple[np.ndarray, np.ndarray | None]:

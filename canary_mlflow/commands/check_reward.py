@@ -20,9 +20,8 @@ def check_reward(ctx: click.Context, path: str, data: str, rows: int, as_json: b
     """Check a reward model on pairs of answers. PATH is a folder or a hub id of a sequence classifier.
 
     It reports on the score head, pad token and weights; how many pairs the model orders as people did, with its
-    interval; whether a random head would do as well; whether it scores only the length;
-    whether a text gets the same score alone and in a batch. It ends with 1 if the model is not usable, with 3 if the
-    pairs do not tell. --data is the embedded data, or a JSONL file with prompt, chosen and rejected, each a text.
+    interval; whether a random head would do as well. It ends with 1 if the model is not usable, with 3 if the pairs do
+    not tell. --data is the embedded data, or a JSONL file with prompt, chosen and rejected, each a text.
     """
     words = [*module_command("canary_mlflow.training.check_reward"), path, f"--data={data}", f"--rows={rows}"]
     ctx.exit(subprocess.run([*words, *(["--json"] if as_json else [])], check=False).returncode)

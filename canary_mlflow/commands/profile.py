@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
+from dataclasses import asdict
 
 import click
 
 from canary_mlflow.commands.shared import open_store, print_json, store_option
 from canary_mlflow.edge import EXIT_CODES
-from canary_mlflow.errors import UsageError
 from canary_mlflow.module_runner import module_command
 from canary_mlflow.shown import echo, say
 
@@ -18,7 +17,6 @@ from canary_mlflow.shown import echo, say
 @click.argument("subject", metavar="RUN|SESSION|VERSION")
 @click.option("--again", is_flag=True, help="Profile again, even where a profile is there.")
 @click.option("--full", is_flag=True, help="Every operator and module that was kept.")
-@click.option("--flame", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="The calls, as an SVG.")
 @click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout.")
 @store_option
 @click.pass_context
@@ -27,7 +25,6 @@ def profile(
     subject: str,
     again: bool,
     full: bool,
-    flame: Path | None,
     as_json: bool,
     tracking_uri: str | None,
 ) -> None:
@@ -38,11 +35,8 @@ def profile(
     already a profile, shows that one.
     """
     from canary_mlflow.registry.artifacts import find_profile, find_profile_target
-    from canary_mlflow.reports.profile import as_dict, lines
-    from canary_mlflow.reports.profile import flame as drawn
+    from canary_mlflow.reports.profile import lines
 
-    if flame is not None and not flame.absolute().parent.is_dir():
-        raise UsageError(f"--flame {flame}: found no folder {flame.absolute().parent}; expected one that is there")
     client = open_store(tracking_uri)
     named = find_profile_target(client, subject)
     found = None if again else find_profile(client, named.runs, named.champion)
@@ -52,10 +46,8 @@ def profile(
             ctx.exit(code)
         found = find_profile(client, named.runs, named.champion)
         assert found is not None
-    if flame is not None:
-        write(flame, drawn(found.profile))
     if as_json:
-        print_json("profile", as_dict(found))
+        print_json("profile", asdict(found))
         return
     for line in lines(found, full=full):
         echo(line)
@@ -74,10 +66,3 @@ def make(store: str, run_id: str) -> int:
         for line in said or done.stderr.splitlines()[-20:]:
             echo(line, err=True)
     return done.returncode
-
-
-def write(place: Path, text: str) -> None:
-    """Write a file, whole or not at all. Raises CannotWrite."""
-    from canary_mlflow.analysis.formats import write as write_files
-
-    write_files([("", text.encode())], place)
