@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow import tags
 from canary_mlflow.errors import CanaryError
-from canary_mlflow.findings import Finding, Level
 from canary_mlflow.gates.model.wording import counted, listed
-from canary_mlflow.installation import SHOWN, packages, pins, plugin, python
+from canary_mlflow.installation import SHOWN, Finding, Level, packages, pins, plugin, python
 from canary_mlflow.tracking.stores.places import without_password
 
 if TYPE_CHECKING:

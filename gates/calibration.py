@@ -12,9 +12,8 @@ import scipy
 from canary_mlflow.gates.evidence.comparability import implausible, incomparable
 from canary_mlflow.gates.evidence.readings import Reading, harm_scale, read
 from canary_mlflow.gates.model.policy import KnownPrior, KnownPriors, Policy
-from canary_mlflow.gates.model.priors import LEAST_SPREAD, Prior, learn_prior
 from canary_mlflow.gates.model.records import Run, Values
-from canary_mlflow.gates.model.rules import MetricRule, Role
+from canary_mlflow.gates.model.rules import LEAST_SPREAD, MetricRule, Prior, Role, learn_prior
 
 UPPER = 0.9  # confidence of a spread's upper bound
 

@@ -22,7 +22,7 @@ from canary_mlflow.pages.requests import readers, registry_database, rendered, r
 from canary_mlflow.policies import policy_names
 from canary_mlflow.tracking.reading.database import SHORTEST, read_facts, read_pairs
 from canary_mlflow.tracking.reading.facts import OPEN, PARENTS, RunFacts
-from canary_mlflow.tracking.stores.tables import EXPERIMENTS, PARAMS, RUNS, TAGS
+from canary_mlflow.tracking.stores.read_only import EXPERIMENTS, PARAMS, RUNS, TAGS
 
 PAGE = 50
 CHUNKS = (400, 2000, 4000)  # runs read at once in the search for one page

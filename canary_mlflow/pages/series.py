@@ -25,7 +25,7 @@ from canary_mlflow.tracking.reading.database import points_over
 from canary_mlflow.tracking.reading.facts import Latest, RunFacts
 from canary_mlflow.tracking.reading.records import NONE, Points, series_of
 from canary_mlflow.tracking.sinks import FIELDS, STABILITY
-from canary_mlflow.tracking.stores.tables import POINTS
+from canary_mlflow.tracking.stores.read_only import POINTS
 
 LONG = 5_000  # rows, of which a first look has only some
 LATE = 100  # steps: a slow rank's values arrive after those of later steps

@@ -21,6 +21,7 @@ from canary_mlflow.gates.model.verdict import Difference, Verdict
 from canary_mlflow.ledger import table
 from canary_mlflow.ledger.chain import Kind
 from canary_mlflow.ledger.writing import keys_in
+from canary_mlflow.mlflow_internals import active_workspace
 from canary_mlflow.pages.curves import as_json, mean_curve
 from canary_mlflow.pages.models import newest_sessions
 from canary_mlflow.pages.reference import Reference, away, champion_of, unplaced, usual_of
@@ -28,7 +29,6 @@ from canary_mlflow.pages.requests import registry_database, runs_database
 from canary_mlflow.pages.run import marks_of
 from canary_mlflow.pages.series import LATE, drawn_series, up_to_date
 from canary_mlflow.registry.acts.accepting import accepted_among
-from canary_mlflow.registry.workspaces import active_workspace
 from canary_mlflow.reports.charts import PANELS, SERIES, Panel, label, target_keys, target_of
 from canary_mlflow.reports.decision import Decision, Question, RunWarning
 from canary_mlflow.reports.formatting import counted

@@ -152,8 +152,8 @@ def read_policies() -> dict[str, Any]:
     """The policy in force for a model, and every row that concerns it; without a model, all rows."""
     from flask import request
 
-    from canary_mlflow.ledger.policy_rows import matches, pattern_of
     from canary_mlflow.registry.policies.asked import in_force
+    from canary_mlflow.registry.policies.in_force import matches, pattern_of
 
     model, ours = only_model(request.args), registry()
     rows = [row for row in ours.policy_rows(model) if model is None or matches(pattern_of(row), model)]

@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from small_disk import small_disk
 
 from canary_mlflow import doctor, installation
-from canary_mlflow.findings import Finding, Level
+from canary_mlflow.installation import Finding, Level
 from canary_mlflow.link_env import place_of
 
 

@@ -16,7 +16,6 @@ from canary_mlflow.errors import Refused, UsageError
 from canary_mlflow.ledger import install, table
 from canary_mlflow.ledger.chain import Kind, Record, signed
 from canary_mlflow.ledger.keys import key_folder, load_signer
-from canary_mlflow.ledger.policy_rows import policy_record
 from canary_mlflow.policies import content_of, load_policy
 from canary_mlflow.registry.acts.act import Request
 from canary_mlflow.registry.acts.by_hand import bless, override
@@ -25,6 +24,7 @@ from canary_mlflow.registry.judging.assessment import Options, assess
 from canary_mlflow.registry.judging.gatekeeper import enact, gate
 from canary_mlflow.registry.policies.asked import set_policy
 from canary_mlflow.registry.policies.audited import policy_damages
+from canary_mlflow.registry.policies.in_force import policy_record
 
 pytestmark = pytest.mark.usefixtures("unpublished")
 
@@ -88,7 +88,7 @@ def test_a_policy_is_set_shown_and_used(guarded: Any, tmp_path: Path) -> None:
 
 
 def test_the_most_specific_pattern_counts_and_the_newest_of_equals(recorded: Any) -> None:
-    from canary_mlflow.ledger.policy_rows import in_force_row
+    from canary_mlflow.registry.policies.in_force import in_force_row
 
     signer, rows = load_signer(key_folder()), []
     for pattern in ("*", "team-*", "team-a?", "team-a*", "team-b1", "team-?b*"):

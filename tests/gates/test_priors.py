@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from canary_mlflow.gates.calibration import resolvable, spreads
-from canary_mlflow.gates.model.priors import Prior, fit_prior, learn_prior
+from canary_mlflow.gates.model.rules import Prior, fit_prior, learn_prior
 from canary_mlflow.gates.stats.comparisons import compare
 from canary_mlflow.gates.stats.power import chances
 

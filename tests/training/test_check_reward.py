@@ -20,10 +20,9 @@ from tiny_trainers import save_tiny
 from workplace import ROOT
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.training.check_reward import pairs_of_data
 from canary_mlflow.training.datasets import embedded
 from canary_mlflow.training.errors import SetupError
-from canary_mlflow.training.reward_checks import CheckResult, Loaded, check, interval, load, untrained
+from canary_mlflow.training.reward_checks import CheckResult, Loaded, check, interval, load, pairs_of_data, untrained
 from canary_mlflow.training.reward_sources import reward_folder
 
 

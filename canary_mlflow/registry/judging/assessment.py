@@ -24,9 +24,8 @@ from canary_mlflow.registry.acts.accepting import accepted_in
 from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.evidence import is_own_script, warnings_of
 from canary_mlflow.registry.guard.binding import bind
-from canary_mlflow.registry.guard.loading_code import LOADING, RESUMING
 from canary_mlflow.registry.guard.origin import behind_server, refuse_foreign_evidence, server_of
-from canary_mlflow.registry.guard.seal import EVIDENCE_ONLY, require_seal, unchecked
+from canary_mlflow.registry.guard.seal import EVIDENCE_ONLY, LOADING, RESUMING, require_seal, unchecked
 from canary_mlflow.registry.judging.eligibility import could_begin, holds_of, only_looked_at
 from canary_mlflow.registry.judging.looks import at_look
 from canary_mlflow.registry.policies.in_force import changed_since, overruled, used

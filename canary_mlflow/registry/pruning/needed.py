@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from canary_mlflow import tags
+from canary_mlflow.errors import NoSuchRun
 from canary_mlflow.ledger.chain import Kind, Row
 from canary_mlflow.registry.acts.rollback import former_champion
 from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.pruning.pruned import row_of
 from canary_mlflow.registry.versions import CHAMPION, find_model
+from canary_mlflow.tracking.stores.session import get_run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -165,3 +168,12 @@ def why_it_goes(known: Known, found: ModelVersion, terms: Terms) -> str:
 def is_newer(version: str, champion: str | None) -> bool:
     """Whether a version was registered after the champion."""
     return champion is None or int(version) > int(champion)
+
+
+def experiments_of(client: MlflowClient, run_ids: Iterable[str | None]) -> list[str]:
+    """The experiments of those runs that exist."""
+    found = set()
+    for run_id in filter(None, run_ids):
+        with suppress(NoSuchRun):
+            found.add(str(get_run(client, run_id).info.experiment_id))
+    return sorted(found)

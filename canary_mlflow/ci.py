@@ -1,7 +1,4 @@
-"""GitHub's places for a verdict: the job's summary and outputs, one comment that is updated, and a check.
-
-REST API: docs.github.com/rest, "Issue comments" and "Check runs". Reads what GitHub puts into a job's environment.
-"""
+"""Where a CI job runs, and what it tells GitHub: one comment on the pull request, and one check."""
 
 from __future__ import annotations
 
@@ -15,6 +12,7 @@ import requests
 from requests.adapters import HTTPAdapter
 from urllib3.util.retry import Retry
 
+from canary_mlflow import tags
 from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.files.documents import read_json
 from canary_mlflow.files.limits import MAX_VERDICT
@@ -219,3 +217,30 @@ def ask(client: requests.Session, method: str, address: str, body: Mapping[str, 
         return answer.json()
     except ValueError as error:
         raise StoreError(f"{method} {address}: {answer.text[:80]!r}; expected GitHub's JSON there") from error
+
+
+PART = "CANARY_CI_PART"  # which of a job's parallel parts (a matrix): GitHub gives all of them the same name
+
+
+def ci_tags(environment: Mapping[str, str]) -> dict[str, str]:
+    """A session's tags by which its job finds it again and a reader finds the job; empty outside CI.
+
+    Variables: docs.github.com, "Default environment variables"; docs.gitlab.com, "Predefined CI/CD variables".
+    """
+    job = ci_job(environment)
+    if not job:
+        return {}
+    if environment.get("GITHUB_ACTIONS") == "true":
+        place = (environment.get("GITHUB_SERVER_URL", ""), environment["GITHUB_REPOSITORY"], "actions/runs")
+        return {tags.CI_JOB: job, tags.CI_URL: "/".join((*place, environment.get("GITHUB_RUN_ID", "")))}
+    return {tags.CI_JOB: job, tags.CI_URL: environment.get("CI_JOB_URL", "")}
+
+
+def ci_job(environment: Mapping[str, str]) -> str:
+    """A name for one attempt of one job, the same in all its steps; '' outside CI."""
+    if environment.get("GITHUB_ACTIONS") == "true" and environment.get("GITHUB_REPOSITORY"):
+        names = ("GITHUB_REPOSITORY", "GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT", "GITHUB_JOB", PART)
+        return "github/" + "/".join(environment.get(name, "") for name in names)
+    if environment.get("GITLAB_CI") and environment.get("CI_JOB_ID"):
+        return f"gitlab/{environment.get('CI_PROJECT_PATH', '')}/{environment['CI_JOB_ID']}"
+    return ""
