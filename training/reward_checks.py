@@ -288,7 +288,7 @@ CODES = {"PASS": 0, "BLOCK": 1, "INCONCLUSIVE": 3}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check the named model; return 0 if it is usable, 1 if it is not, 3 if the pairs do not tell."""
-    parser = ArgumentParser(prog="python -m training.check_reward", description=__doc__)
+    parser = ArgumentParser(prog="canary check-reward", description=__doc__)
     parser.add_argument("path")
     parser.add_argument("--data", default=EMBEDDED)
     parser.add_argument("--config", help="a run's configuration as JSON: its data in place of --data")
