@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mlflow.exceptions import MlflowException
+
 from canary_mlflow.analysis import figures, ledger
 from canary_mlflow.analysis.subject import Subject
 from canary_mlflow.errors import CanaryError, NoSuchRun, StoreError, one_line
@@ -142,8 +144,6 @@ def profile_of(
     client: MlflowClient, candidate: Sequence[str], baseline: Sequence[str], gone: Sequence[str]
 ) -> Profiled | None:
     """What `profile=true` or `canary profile` found; None if nobody asked, or if it can no longer be read."""
-    from mlflow.exceptions import MlflowException
-
     sides = [[run for run in side if run not in gone] for side in (candidate, baseline)]
     try:
         return find_profile(client, *sides)

@@ -6,6 +6,9 @@ import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from flask import current_app, request
+from mlflow import MlflowClient
+
 from canary_mlflow import tags
 from canary_mlflow.errors import (
     Refused,
@@ -20,7 +23,6 @@ from canary_mlflow.server.requests import LEDGER, Shape, only_model, parse, quer
 
 if TYPE_CHECKING:
     from flask import Flask
-    from mlflow import MlflowClient
 
     from canary_mlflow.ledger.chain import Row
     from canary_mlflow.registry.backends.database import Database
@@ -48,8 +50,6 @@ def add_routes(app: Flask, *, authenticated: bool) -> None:
 
 def client() -> MlflowClient:
     """A client for the server's own databases."""
-    from mlflow import MlflowClient
-
     backend = os.environ[SERVER_BACKEND]
     return MlflowClient(
         tracking_uri=backend, registry_uri=guarded_uri(plain_uri(os.environ.get(SERVER_REGISTRY) or backend))
@@ -84,8 +84,6 @@ def openapi() -> dict[str, Any]:
 
 def ledger() -> dict[str, Any]:
     """Rows of the ledger, in order, and what it says about the keys that signed them."""
-    from flask import request
-
     from canary_mlflow.ledger.table import first_of_keys, key_rows
 
     asked = query(request.args)
@@ -107,8 +105,6 @@ def head() -> dict[str, Any]:
 
 def verdicts() -> dict[str, Any]:
     """Judge a version from the stored histories by the policy in force for its model, sign, and move the alias."""
-    from flask import request
-
     from canary_mlflow.registry.backends import registry_of
     from canary_mlflow.registry.judging.gatekeeper import gate
     from canary_mlflow.registry.policies.asked import in_force
@@ -134,8 +130,6 @@ def verdicts() -> dict[str, Any]:
 
 def seals() -> dict[str, Any]:
     """Read the files of a new version and record their digests; how the run evaluated them is the client's claim."""
-    from flask import request
-
     from canary_mlflow.registry.guard.seal import seal_version
     from canary_mlflow.registry.versions import Weights
 
@@ -150,8 +144,6 @@ def seals() -> dict[str, Any]:
 
 def read_policies() -> dict[str, Any]:
     """The policy in force for a model, and every row that concerns it; without a model, all rows."""
-    from flask import request
-
     from canary_mlflow.registry.policies.asked import in_force
     from canary_mlflow.registry.policies.in_force import matches, pattern_of
 
@@ -163,8 +155,6 @@ def read_policies() -> dict[str, Any]:
 
 def set_policies() -> dict[str, Any]:
     """Judge the models of a pattern by a shipped policy, or by one whose keys were sent. Paths are not accepted."""
-    from flask import request
-
     from canary_mlflow.policies import content_of, policy_names
     from canary_mlflow.registry.policies.asked import set_policy
 
@@ -181,8 +171,6 @@ def set_policies() -> dict[str, Any]:
 
 def sessions() -> dict[str, Any]:
     """Record a row about a session; the server reads its runs, and what is in them, from its own store."""
-    from flask import request
-
     from canary_mlflow.registry.sessions.orders import record_order
     from canary_mlflow.registry.sessions.rows import Word, record
     from canary_mlflow.tracking.stores.session import get_run
@@ -256,8 +244,6 @@ def acceptances() -> dict[str, Any]:
 
 def prunings() -> dict[str, Any]:
     """Which of a model's files would be removed; with a version, give up and remove its files."""
-    from flask import request
-
     from canary_mlflow.registry.pruning.needed import KEEP, Terms
     from canary_mlflow.registry.pruning.pruning import plan, prune
 
@@ -272,8 +258,6 @@ def prunings() -> dict[str, Any]:
 
 def act(shape: Shape, command: str) -> dict[str, Any]:
     """The body of an act by hand, for which a known person must answer; access.py checked who may manage the model."""
-    from flask import request
-
     asked = parse(request.get_data(), shape)
     alias, version = asked.get("alias", "champion"), asked.get("version", "(the former)")
     refuse_unknown_people(f"model {asked['model']!r}, version {version}, alias {alias!r}", command)
@@ -282,8 +266,6 @@ def act(shape: Shape, command: str) -> dict[str, Any]:
 
 def refuse_unknown_people(subject: str, command: str) -> None:
     """Raise Refused on a server without authentication."""
-    from flask import current_app
-
     if not current_app.config["CANARY_AUTHENTICATED"]:
         raise Refused(
             f"{subject}: this server does not know who asks, a name is missing; serve with --app-name canary-auth, or "

@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
+from mlflow.exceptions import MlflowException
 
 from canary_mlflow.errors import BaselineMoved, CanaryError, Refused, StoreError
 from canary_mlflow.ledger import table
@@ -112,8 +113,6 @@ class Database(Registry):
         self.store.refuse_key()
 
     def record(self, order: Order) -> Row:
-        from mlflow.exceptions import MlflowException
-
         try:
             return self.store.carry_out(order)
         except MlflowException as error:

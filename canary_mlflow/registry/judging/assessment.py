@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
 from canary_mlflow.errors import UsageError
 from canary_mlflow.gates.evidence.clocks import judged_in_pairs
 from canary_mlflow.gates.judge import judge
@@ -324,8 +326,6 @@ def code_notes(rows: Sequence[Row], found: ModelVersion) -> tuple[bool, list[str
 
 def champion_note(client: MlflowClient, rows: Sequence[Row], model: str, number: str | None) -> str:
     """That sealed files of the champion are missing, or cannot be looked for; '' if all are there. None is read."""
-    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
-
     if number is None or (seal := seal_of(rows, find_version(client, model, number))) is None:
         return ""
     place = behind_server(client.get_model_version_download_uri(model, number))
