@@ -1,5 +1,5 @@
 """A study of a subject: its runs in one bulk read, in pictures and in numbers; a session's is put among its
-artifacts, as a page and pictures that MLflow's UI opens.
+artifacts, as a page that MLflow's UI opens.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from canary_mlflow.reports.charts import Mark
 from canary_mlflow.reports.decision import Decision, RunWarning
 from canary_mlflow.reports.layer_drift import moved
 from canary_mlflow.reports.study import RunPart, Study
-from canary_mlflow.tags import ALGO, MODEL, RUN_NAME, SEED, TIER
+from canary_mlflow.tags import ALGO, MODEL, RUN_NAME, SEED, TIER, WATCH_LEVEL
 from canary_mlflow.tracking.describing.compact import expanded, params_in
 from canary_mlflow.tracking.reading.facts import warnings_in
 from canary_mlflow.tracking.reading.histories import read_found
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def publish_study(client: MlflowClient, decision: Decision) -> None:
-    """`report.html` and `pictures/*.svg` of the session that was judged, next to its report.md.
+    """`report.html` of the session that was judged, next to its report.md.
 
     The verdict and its exit code already stand, so what cannot be drawn or stored here is a warning.
     """
@@ -53,19 +53,15 @@ def publish_study(client: MlflowClient, decision: Decision) -> None:
 
 
 def log_study(client: MlflowClient, decision: Decision, session: str) -> None:
-    """Read the study, draw it and store it."""
-    from canary_mlflow.reports import html, pictures
+    """Read the study, draw it and store its page."""
+    from canary_mlflow.reports import html
 
     study = study_of(client, subject_of(client, decision, session), every_chart=False)  # a second less
     study = replace(study, notes=[*study.notes, f"Pictures of every other series: canary report {session} --html FILE"])
-    drawn = {chart.slug: pictures.svg(chart) for chart in study.charts if chart.curves}
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "report.html").write_text(html.page(study, drawn), encoding="utf-8", errors="replace")
-        for slug, svg in drawn.items():
-            picture = Path(folder, "pictures", f"{slug}.svg")
-            picture.parent.mkdir(exist_ok=True)
-            picture.write_text(svg, encoding="utf-8", errors="replace")
-        client.log_artifacts(session, folder)
+        page = Path(folder, "report.html")
+        page.write_text(html.render(study), encoding="utf-8", errors="replace")
+        client.log_artifact(session, page)
 
 
 def subject_of(client: MlflowClient, decision: Decision, session: str) -> Subject:
@@ -240,6 +236,8 @@ def notes_of(runs: Sequence[Recorded]) -> list[str]:
     missing = charts.missing_from([one.run for one in runs])
     if missing and len(notes) < len(runs):
         notes.append(f"Not recorded: {', '.join(missing)}.")
+    if unwatched := [one.called for one in runs if WATCH_LEVEL not in one.tags]:
+        notes.append(f"Nobody watched {instabilities.who(unwatched)}.")
     for one in runs:
         try:
             listed = len(warnings_in(one.tags))

@@ -17,11 +17,6 @@ from canary_mlflow.shown import finalized, shown
 
 def render(study: Study) -> str:
     """The whole page. Imports matplotlib and jinja2."""
-    return page(study, {chart.slug: pictures.svg(chart) for chart in study.charts if chart.curves})
-
-
-def page(study: Study, drawn: Mapping[str, str]) -> str:
-    """The page around charts that are already drawn: slug → SVG."""
     study = shown(study)
     decision = study.decision
     return filled(
@@ -29,7 +24,7 @@ def page(study: Study, drawn: Mapping[str, str]) -> str:
         finalized,
         study=study,
         decision=decision,
-        images={slug: as_address(svg) for slug, svg in drawn.items()},
+        images={chart.slug: as_address(pictures.svg(chart)) for chart in study.charts if chart.curves},
         view=None if decision is None else view_of(decision, then="ledger" in study.origin),
         policy="" if decision is None else written(decision.verdict.policy),
         fingerprint=fingerprint(study),
