@@ -24,7 +24,7 @@ from canary_mlflow.reports.charts import Mark
 from canary_mlflow.reports.decision import Decision, RunWarning
 from canary_mlflow.reports.layer_drift import moved
 from canary_mlflow.reports.study import RunPart, Study
-from canary_mlflow.tags import ALGO, MODEL, RUN_NAME, SEED, TIER, WATCH_LEVEL
+from canary_mlflow.tags import ALGO, MODEL, RUN_NAME, SEED, TIER
 from canary_mlflow.tracking.describing.compact import expanded, params_in
 from canary_mlflow.tracking.reading.facts import warnings_in
 from canary_mlflow.tracking.reading.histories import read_found
@@ -236,8 +236,6 @@ def notes_of(runs: Sequence[Recorded]) -> list[str]:
     missing = charts.missing_from([one.run for one in runs])
     if missing and len(notes) < len(runs):
         notes.append(f"Not recorded: {', '.join(missing)}.")
-    if unwatched := [one.called for one in runs if WATCH_LEVEL not in one.tags]:
-        notes.append(f"Nobody watched {instabilities.who(unwatched)}.")
     for one in runs:
         try:
             listed = len(warnings_in(one.tags))

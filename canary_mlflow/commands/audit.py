@@ -12,8 +12,6 @@ import click
 from canary_mlflow.commands.shared import store_option
 from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.errors import UsageError
-from canary_mlflow.gates.model.wording import counted
-from canary_mlflow.ledger.chain import Kind, Row, facts_of, settled
 from canary_mlflow.loading import without_collecting
 from canary_mlflow.shown import echo
 
@@ -41,6 +39,8 @@ def parse_moment(text: str) -> datetime:
 def champion_at(rows: Iterable[Row], moment: datetime, alias: str) -> Row | None:
     """The row by which a version held the alias at that moment; None before the first. The order of rows counts,
     whatever clocks said; a row whose text is junk makes nothing champion."""
+    from canary_mlflow.ledger.chain import settled
+
     moves = [row for row, since in settled(rows) if row.moves and row.facts and row.alias == alias and since <= moment]
     return moves[-1] if moves else None
 
@@ -52,6 +52,9 @@ def several_places(rows: Iterable[Row]) -> bool:
 
 def line(row: Row, *, place: bool = False) -> str:
     """One row for people. `place`: with the model's workspace."""
+    from canary_mlflow.gates.model.wording import counted
+    from canary_mlflow.ledger.chain import Kind, facts_of
+
     facts = facts_of(row)
     if facts is None:
         return f"{row.seq:>5}  its text is not a JSON object; see: canary audit verify"

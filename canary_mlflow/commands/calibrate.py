@@ -14,82 +14,11 @@ from canary_mlflow.analysis.formats import write_whole
 from canary_mlflow.commands.shared import ManyWords, open_store, print_json, store_option
 from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.errors import UsageError
-from canary_mlflow.gates import Policy, Run
-from canary_mlflow.gates.hard.hard_gates import hard_checks
-from canary_mlflow.gates.model.sides import Side, candidate_side, conditions, mismatches, once
-from canary_mlflow.gates.model.verdict import CheckOutcome
-from canary_mlflow.gates.model.wording import listed
 from canary_mlflow.shown import echo
 
 if TYPE_CHECKING:
     from canary_mlflow.gates import Run
     from canary_mlflow.reports.calibration import Calibration
-
-
-def each_once(groups: Sequence[Sequence[Run]]) -> tuple[list[tuple[Run, ...]], list[str]]:
-    """The finished runs of each group, and why others are left out. A run in several groups, or a copy of one, counts
-    only in the largest: counted twice, it would make the spread look more certain than it is."""
-    everyone = candidate_side(run for group in groups for run in group)
-    waiting = {run.run_id for run in everyone.finished}
-    good = []
-    for group in sorted(groups, key=len, reverse=True):
-        good.append(once(run for run in group if run.run_id in waiting))
-        waiting -= {run.run_id for run in group}
-    return good, list(everyone.left_out)
-
-
-def healthy(
-    policy: Policy, groups: Sequence[Sequence[Run]], left_out: Sequence[str]
-) -> tuple[list[tuple[Run, ...]], list[str]]:
-    """The groups without runs that a hard check blocks, which set no standard, and without runs that are alone; and
-    what is left out, after `left_out`. Raises UsageError where no two runs of a group are left."""
-    good, notes = [], list(left_out)
-    for group in groups:
-        problems = {run.run_id: _problem(policy, run) for run in group}
-        notes += [f"run {run_id}: {problem}: not healthy, left out" for run_id, problem in problems.items() if problem]
-        good.append(tuple(run for run in group if not problems[run.run_id]))
-    if not any(len(group) > 1 for group in good):
-        counts = ", ".join(str(len(group)) for group in good)
-        why = f" ({listed(notes)})" if notes else ""
-        raise UsageError(
-            f"canary calibrate: found {counts} finished runs{why}; expected a group of at least 2; add runs"
-        )
-    notes += [f"run {group[0].run_id} is alone in its group, left out" for group in good if len(group) == 1]
-    return [group for group in good if len(group) > 1], notes
-
-
-def _problem(policy: Policy, run: Run) -> str:
-    found = hard_checks(policy, candidate_side([run]))
-    blocked = [check for check in found if check.outcome is CheckOutcome.BLOCK]
-    return f"{blocked[0].metric}: {blocked[0].reason.removeprefix('1 of 1 runs: ')}" if blocked else ""
-
-
-def refuse_mixed(groups: Sequence[Sequence[Run]]) -> None:
-    """Raise UsageError unless all runs did the same work on the same hardware: otherwise their common spread would be
-    stored and used for either."""
-    side = pooled(groups)
-    keys = [*mismatches(side, side, "workload"), *mismatches(side, side, "hardware")]
-    mixed = [f"{each.key}: {each.baseline}" for each in keys]
-    if mixed:
-        raise UsageError(
-            f"canary calibrate: found runs of more than one workload or hardware ({', '.join(mixed)}); expected "
-            "unchanged runs of one; calibrate each separately"
-        )
-
-
-def pooled(groups: Sequence[Sequence[Run]]) -> Side:
-    """The runs of all groups as one side of a comparison, on which the gate finds what they share."""
-    runs = tuple(run for group in groups for run in group)
-    return Side(runs=runs, evidence=runs, left_out=())
-
-
-def shared_facts(groups: Sequence[Sequence[Run]]) -> tuple[dict[str, str], dict[str, str]]:
-    """What all runs agree on: all facts, to choose a policy's rules; and those that a stored spread holds for."""
-    side = pooled(groups)
-    found = conditions(side, side)
-    hardware = {key for run in side.runs for key in run.hardware}
-    when = {key: found[key] for key in sorted(hardware | {"algo", "model", "tier"}) if key in found}
-    return found, when
 
 
 @click.command(cls=ManyWords, epilog=EXIT_CODES)
@@ -134,6 +63,7 @@ def read_groups(
     sessions: Sequence[str], files: Sequence[str], uri: str | None
 ) -> tuple[list[tuple[Run, ...]], list[str]]:
     """The finished runs, each once, in one group per session or one for all files; and why others are left out."""
+    from canary_mlflow.analysis.unchanged import each_once
 
     if bool(sessions) == bool(files):
         given = "both sessions and files" if files else "no runs"
@@ -158,6 +88,7 @@ def read_groups(
 def calibrated(policy: str, groups: Sequence[Sequence[Run]], left_out: Sequence[str] = ()) -> Calibration:
     """What the groups show under this policy. Raises UsageError for an unknown policy, for runs of mixed work and for
     too few runs."""
+    from canary_mlflow.analysis.unchanged import healthy, refuse_mixed, shared_facts
     from canary_mlflow.gates.calibration import spreads
     from canary_mlflow.policies import load_policy
     from canary_mlflow.reports.calibration import Calibration, notes_on, tier_names, unknown_place

@@ -12,7 +12,6 @@ import click
 
 from canary_mlflow.commands.shared import open_store, print_json, store_option
 from canary_mlflow.edge import EXIT_CODES
-from canary_mlflow.gates.model.wording import counted, listed
 from canary_mlflow.shown import echo, say
 
 if TYPE_CHECKING:
@@ -28,6 +27,8 @@ SHOWN = 12  # versions that a line names
 
 def lines(fates: Sequence[Fate], *, done: bool) -> Iterator[str]:
     """The table, and the total size."""
+    from canary_mlflow.gates.model.wording import counted
+
     for model, its in groupby(fates, key=lambda fate: fate.model):
         yield model
         yield from table(list(its), done=done)
@@ -59,6 +60,8 @@ def table(fates: Sequence[Fate], *, done: bool) -> Iterator[str]:
 
 def named(fates: Sequence[Fate]) -> str:
     """`version 3`, `versions 3, 5`."""
+    from canary_mlflow.gates.model.wording import listed
+
     numbers = sorted((fate.version for fate in fates), key=int)
     return f"version{'s' if len(numbers) > 1 else ''} {listed(numbers, most=SHOWN)}"
 
