@@ -157,7 +157,7 @@ def pages(requests: int, running: int, sessions: int, steps: int, series: int, p
         found: dict[str, Any] = {}
         with canary_ui(uri, folder) as address:
             get(f"{address}/canary/run?id={long}")  # loads what a server loads with its first page
-            for name, more in (("first curves", "&rough=1"), (f"and then all {points}, for the first time", "")):
+            for name, more in (("first curves", "&rough=1"), (f"and then all {points}", "")):
                 found[name] = timed(f"{address}/canary/session.json?id={session}{more}")
                 print(f"{name:<46} {found[name]:8.1f} ms")
             for name, path in addresses.items():

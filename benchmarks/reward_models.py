@@ -27,7 +27,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import reward_folders  # noqa: E402  # the path is set above
 
-from canary_mlflow.training import check_reward  # noqa: E402
+from canary_mlflow.training import reward_checks  # noqa: E402
 
 FAULT = "fault=flipped_labels"
 TRAINED: dict[str, tuple[str, ...]] = {
@@ -40,7 +40,6 @@ SAYS = {
     "reversed": "as if the preferences were reversed",
     "head": "its head is not trained for this",
     "constant": "every text has the same score",
-    "length": "it scores the length and nothing else",
 }
 
 
@@ -88,7 +87,7 @@ def checked(path: str) -> dict[str, Any]:
     """What the process behind `canary check-reward PATH --json` prints."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-        check_reward.main([path, "--json"])
+        reward_checks.main([path, "--json"])
     found: dict[str, Any] = json.loads(out.getvalue())
     return found
 

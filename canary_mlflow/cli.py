@@ -25,8 +25,10 @@ COMMANDS = (
     "deliver", "env", "doctor", "schema", "evals",
 )  # fmt: skip
 ELSEWHERE = {
-    "register": "session", "compare": "gate", "bless": "acts", "override": "acts", "rollback": "acts", "adopt": "acts",
-    "accept-facts": "acts", "verify-weights": "weights", "doctor": "env",
+    "run": "canaries", "plan": "canaries", "profile": "canaries", "check-reward": "canaries", "register": "session",
+    "compare": "gate", "replay": "judge", "samples": "report", "diff": "report", "bless": "acts", "override": "acts",
+    "rollback": "acts", "adopt": "acts", "accept-facts": "acts", "verify-weights": "prune", "doctor": "env",
+    "schema": "env",
 }  # fmt: skip
 """Commands that are in another command's module."""
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -17,11 +15,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from canary_mlflow import tags
 from canary_mlflow.errors import CanaryError
-from canary_mlflow.findings import Finding, Level
 from canary_mlflow.gates.model.wording import counted, listed
-from canary_mlflow.installation import SHOWN, packages, pins, plugin, python
+from canary_mlflow.installation import SHOWN, Finding, Level, packages, pins, plugin, python
 from canary_mlflow.tracking.stores.places import without_password
 
 if TYPE_CHECKING:
@@ -30,7 +26,6 @@ if TYPE_CHECKING:
 WARN_FREE, FAIL_FREE = 5.0, 0.5  # GiB: about a hundred tiny sessions; less than one session may need
 FAIL_FEW, WARN_FEW = 10 / 1024, 100 / 1024  # GiB, for disks with only keys and temporary files
 OLD_RUNS = "make room, or delete old runs: mlflow gc"
-STALE_HOURS = 6.0  # longer than any run of a shipped tier
 TRY_SECONDS = 120  # for the GPU; torch alone takes ten on a busy machine
 FIX = "canary doctor --fix ends and removes them, as the next session does"
 
@@ -162,7 +157,6 @@ def store(tracking_uri: str | None, *, fix: bool = False) -> Iterator[Finding]:
     yield Finding(name="store", level=Level.OK, found=found)
     yield from disks(client)
     yield left_open(client, fix)
-    yield running(client)
 
 
 def disks(client: MlflowClient | None, file: Path | None = None) -> Iterator[Finding]:
@@ -234,31 +228,3 @@ def left_open(client: MlflowClient, fix: bool) -> Finding:
         return Finding(name="killed", level=Level.OK, found="no run of a killed process reads RUNNING")
     shown = listed([run.info.run_id for run in found], SHOWN)
     return Finding(name="killed", level=Level.WARN, found=f"RUNNING, and their processes are gone: {shown}", advice=FIX)
-
-
-def running(client: MlflowClient) -> Finding:
-    """Runs that have said RUNNING for longer than any of ours can take."""
-    before = int((time.time() - STALE_HOURS * 3600) * 1000)
-    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    runs = client.search_runs(
-        experiments, f"attributes.status = 'RUNNING' AND attributes.start_time < {before}", max_results=1000
-    )
-    stale = [run.info.run_id for run in runs if tags.ROLE in run.data.tags]
-    if not stale:
-        return Finding(name="runs", level=Level.OK, found=f"none has been RUNNING for over {STALE_HOURS:.0f} h")
-    return Finding(
-        name="runs",
-        level=Level.WARN,
-        found=f"RUNNING for over {STALE_HOURS:.0f} h: {listed(stale, SHOWN)}",
-        advice=f"if nothing trains there any more, close each: {closing_command(client.tracking_uri)}",
-    )
-
-
-def closing_command(uri: str) -> str:
-    """How to end a run of this store. A password is never shown, and without it a command that names the store
-    fails."""
-    place = without_password(uri)
-    store = json.dumps(place) if place == uri else ""
-    code = f'from mlflow import MlflowClient; MlflowClient({store}).set_terminated("ID", "FAILED")'
-    close = f"python -c {shlex.quote(code)}"
-    return close if store else f"with MLFLOW_TRACKING_URI set to this store: {close}"

@@ -1,21 +1,53 @@
-"""Whether this Python, its packages and the plugin's entry points are what the project requires."""
+"""Whether this Python, its packages and the plugin's entry points are what the project requires; each thing that was
+looked at on this machine, and what to do about it, is a Finding."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.findings import Finding, Level
 from canary_mlflow.gates.model.wording import listed
 from canary_mlflow.interpreter import TRAINING_STACK, lacking
 from canary_mlflow.policies import conf_dir
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
+
+
+class Level(StrEnum):
+    """How bad it is: FAIL keeps something from working, WARN may."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What was looked at, what was found, and what to do (empty when all is well)."""
+
+    name: str
+    level: Level
+    found: str
+    advice: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self)
+
+
+def line(finding: Finding) -> tuple[str, dict[str, Any]]:
+    """A finding as one line of text, and its style."""
+    advice = f"; {finding.advice}" if finding.advice else ""
+    colour = {Level.OK: None, Level.WARN: "yellow", Level.FAIL: "red"}[finding.level]
+    return f"{finding.level:<4}  {finding.name:<9}  {finding.found}{advice}", {"fg": colour}
+
 
 DISTRIBUTION = "canary-mlflow"
 PYTHON_FROM = (3, 11)

@@ -1,4 +1,5 @@
-"""MLflow's inner names that some release lacks, and the release from which on each is there (docs/compatibility.md)."""
+"""MLflow's inner names that some release lacks, and the release from which each is there (docs/compatibility.md); its
+workspaces, in each of which the same name may be another model."""
 
 from __future__ import annotations
 
@@ -43,3 +44,15 @@ def workspaces_enabled() -> bool:
 def writing(store: Any) -> Any:
     """A session of an SQL store that may write; where MLflow knows read replicas, that has to be said."""
     return store.ManagedSessionMaker(**({"read_only": False} if release() >= READ_REPLICAS_FROM else {}))
+
+
+DEFAULT = "default"  # the one that every registry has
+
+
+def active_workspace() -> str:
+    """The workspace that the current request, or MLFLOW_WORKSPACE, names; `default` if workspaces are not enabled."""
+    if not workspaces_enabled():
+        return DEFAULT
+    from mlflow.utils.workspace_utils import resolve_entity_workspace_name
+
+    return str(resolve_entity_workspace_name(None))

@@ -1,4 +1,4 @@
-"""What unchanged runs tell about a place: each metric's spread, what a tier can resolve, how often a policy errs."""
+"""What unchanged runs tell about a place: each metric's spread, and what a tier can resolve."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ import scipy
 
 from canary_mlflow.gates.evidence.comparability import implausible, incomparable
 from canary_mlflow.gates.evidence.readings import Reading, harm_scale, read
-from canary_mlflow.gates.judge import judge
 from canary_mlflow.gates.model.policy import KnownPrior, KnownPriors, Policy
-from canary_mlflow.gates.model.priors import LEAST_SPREAD, Prior, learn_prior
-from canary_mlflow.gates.model.records import Run, Values, Version
-from canary_mlflow.gates.model.rules import MetricRule, Role
-from canary_mlflow.gates.model.verdict import Outcome
+from canary_mlflow.gates.model.records import Run, Values
+from canary_mlflow.gates.model.rules import LEAST_SPREAD, MetricRule, Prior, Role, learn_prior
 
 UPPER = 0.9  # confidence of a spread's upper bound
 
@@ -42,17 +39,6 @@ class MetricSpread:
     relative: bool
     prior: Prior | None
     odd: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Resplits:
-    """How the policy judged random splits of unchanged runs, `k` against `m`, `splits` times: the outcomes' shares."""
-
-    k: int
-    m: int
-    splits: int
-    block: float
-    passed: float
 
 
 def spreads(policy: Policy, groups: Sequence[Sequence[Run]]) -> list[MetricSpread]:
@@ -127,29 +113,6 @@ def known_priors(name: str, when: dict[str, str], found: Sequence[MetricSpread])
     """What to store, for runs whose facts are `when`."""
     rules = {each.rule.name: KnownPrior.of(each.rule, each.prior) for each in found if each.prior is not None}
     return KnownPriors(name=name, when={key: (value,) for key, value in when.items()}, rules=rules)
-
-
-def resplit(policy: Policy, runs: Sequence[Run], k: int, m: int, splits: int, rng: np.random.Generator) -> Resplits:
-    """Judge `splits` random splits of unchanged runs, drawn without replacement. Hard checks are left out: they do not
-    compare sides.
-
-    The splits share runs, so they are not independent trials: the shares describe this one set of runs.
-    """
-    off = {name: False for name in vars(policy.hard) if name != "facts"}
-    policy = replace(policy, hard=replace(policy.hard, **off))
-    outcomes = []
-    for _ in range(splits):
-        order = rng.permutation(len(runs))
-        left, right = (tuple(runs[i] for i in part) for part in (order[:k], order[k : k + m]))
-        sides = (Version(model="", version=None, runs=side) for side in (left, right))
-        outcomes.append(judge(policy, *sides).outcome)
-    return Resplits(
-        k=k,
-        m=m,
-        splits=splits,
-        block=outcomes.count(Outcome.BLOCK) / splits,
-        passed=outcomes.count(Outcome.PASS) / splits,
-    )
 
 
 NAME = "history"

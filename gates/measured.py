@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from canary_mlflow.gates.facts.exact import DRIFT, FROZEN
-from canary_mlflow.gates.model.bound import Bound, bound_of_sides
+from canary_mlflow.gates.model.paradigm import Bound, bound_of_sides
 from canary_mlflow.gates.model.records import Run, Values
 
 WARMUP = 5

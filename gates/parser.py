@@ -7,7 +7,6 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
-from canary_mlflow.gates.model.bound import Bound
 from canary_mlflow.gates.model.fields import (
     PolicyError,
     Reader,
@@ -23,7 +22,7 @@ from canary_mlflow.gates.model.fields import (
     words,
 )
 from canary_mlflow.gates.model.metrics import METRICS, RECORDINGS, USUAL, Metric
-from canary_mlflow.gates.model.paradigm import Paradigm
+from canary_mlflow.gates.model.paradigm import Bound, Paradigm
 from canary_mlflow.gates.model.policy import Conditional, KnownPrior, Overlay, Policy
 from canary_mlflow.gates.model.records import SUMMARIES
 from canary_mlflow.gates.model.rules import MetricRule, Role, Scale, Worse

@@ -13,9 +13,9 @@ from sqlalchemy import Engine
 from canary_mlflow.ledger import table, triggers
 from canary_mlflow.ledger.chain import Kind, Record, signed, stamp
 from canary_mlflow.ledger.keys import Signer, handover_text, key_folder, load_signer, publish
-from canary_mlflow.ledger.policy_rows import policy_record
 from canary_mlflow.ledger.succession import REVOKED, ROTATED, TRUSTED, key_record
 from canary_mlflow.policies import content_of
+from canary_mlflow.registry.policies.in_force import policy_record
 
 POSTGRESQL = ("PostgreSQL", "split")
 SQLITE = ("embedded", "SQLite")

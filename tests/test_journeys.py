@@ -209,7 +209,7 @@ def test_the_report_stands_in_mlflow(story: Story) -> None:
     note = session.data.tags["mlflow.note.content"]
     assert session.data.tags["canary.verdict"] in note
     artifacts = {item.path for item in story.client.list_artifacts(session.info.run_id)}
-    assert {"report.md", "report.html", "pictures", "verdict.json"} <= artifacts
+    assert {"report.md", "report.html", "verdict.json"} <= artifacts
     assert story.client.get_model_version(story.model, "2").description
     verdict = json.loads(Path(story.client.download_artifacts(session.info.run_id, "verdict.json")).read_text())
     assert verdict["model"] == story.model

@@ -34,7 +34,7 @@ from canary_mlflow.training.ahead import begun
 from canary_mlflow.training.command_line import expand, parse
 from canary_mlflow.training.compose import Composed, composed, register_schemas, to_config
 from canary_mlflow.training.config import CanaryConfig
-from canary_mlflow.training.edge import ended
+from canary_mlflow.training.errors import ended
 from canary_mlflow.training.preflight import check_outputs, check_signer, preflight
 
 # launch and sweep import MLflow, which takes longer to load than a refusal should take: imported where they are used.
@@ -82,7 +82,7 @@ def _run(argv: list[str]) -> int:
 def _may_begin(configs: Sequence[CanaryConfig], *, in_sweep: bool = False) -> str:
     """Refuse what only the libraries, the ledger or the store know to be wrong; the store's address otherwise."""
     from canary_mlflow.installation import outside_ranges
-    from canary_mlflow.training.check_reward import precheck
+    from canary_mlflow.training.reward_checks import precheck
 
     if found := outside_ranges():
         say(f"{found}; a run may break off; pip install 'canary-mlflow[train]'")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow import tags
-from canary_mlflow.ci.job import ci_tags
+from canary_mlflow.ci import ci_tags
 from canary_mlflow.errors import UsageError
 from canary_mlflow.registry.evidence import work_of_champion
 from canary_mlflow.training import faults

@@ -165,7 +165,7 @@ def _save(run: Run) -> None:
 def _evaluate_saved(run: Run) -> dict[str, Any] | None:
     """The evaluation of the weights as they were saved; every rank evaluates its share. None without weights, and for
     sharded ones, which are not read back."""
-    from canary_mlflow.training.evaluation import repeat_evaluation
+    from canary_mlflow.training.building import repeat_evaluation
     from canary_mlflow.training.memory import rounding
     from canary_mlflow.training.mlflow_model import read_model
 

@@ -24,8 +24,7 @@ from canary_mlflow.training import devices, models, quantization
 from canary_mlflow.training.command_line import expand, parse
 from canary_mlflow.training.compose import check, register_schemas
 from canary_mlflow.training.config import CanaryConfig, ModelConfig
-from canary_mlflow.training.edge import ended
-from canary_mlflow.training.errors import SetupError
+from canary_mlflow.training.errors import SetupError, ended
 from canary_mlflow.training.hub import Repository, locate
 
 if TYPE_CHECKING:

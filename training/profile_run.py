@@ -20,7 +20,7 @@ from canary_mlflow.registry.artifacts import subject_of
 from canary_mlflow.tags import ALGO, NOT_PROMOTABLE, PROFILE_OF, ROLE, SEED
 from canary_mlflow.tracking.reading.profile import FOLDER, PROFILE
 from canary_mlflow.training.compose import register_schemas, to_config
-from canary_mlflow.training.edge import ended
+from canary_mlflow.training.errors import ended
 from canary_mlflow.training.naming import PROFILER
 from canary_mlflow.training.preflight import preflight
 from canary_mlflow.training.process import settings

@@ -23,7 +23,7 @@ from torch.profiler import ProfilerActivity, record_function, schedule
 from torch.profiler import profile as torch_profiler
 from transformers import PrinterCallback, Trainer, TrainerCallback, set_seed
 
-from canary_mlflow.tracking.reading.profile import FILE, TRACE, Cost, Frame, Profile, to_text
+from canary_mlflow.tracking.reading.profile import FILE, TRACE, Cost, Profile, to_text
 from canary_mlflow.training.algorithms import build
 from canary_mlflow.training.config import CanaryConfig
 from canary_mlflow.training.devices import Device
@@ -32,8 +32,6 @@ from canary_mlflow.training.parts import Inputs, build_parts
 WAIT, WARMUP, ACTIVE = 3, 2, 4
 """Numbers of steps (PPO: iterations) before the profiler runs, while it warms up, and while it records."""
 MOST = 30  # operators and modules that are kept
-SMALLEST = 0.005  # share of a step that a frame of the tree must have
-POINTS = 400  # in the timeline of memory
 STEP, PHASE, MODULE = "ProfilerStep*", "phase: ", "module: "
 PHASES = {
     "get_batch_samples": "data",
@@ -125,17 +123,15 @@ class Profiling(TrainerCallback):
         if not roots:
             raise RuntimeError(f"the profiler recorded no step; {self._steps} were made")
         steps = len(roots)
-        tree = merged("step", roots, steps)
         on_device = self._device == "cuda"
         return Profile(
             device=self._device,
             steps=steps,
-            step_ms=tree.ms,
-            phases=phases_of(tree),
+            step_ms=sum(root.cpu_time_total for root in roots) / steps / 1000,
+            phases=phases_of(roots, steps),
             operators=operators_of(events, steps, on_device=on_device),
             modules=modules_of(events, steps),
-            memory=memory_of(self._trace, on_device=on_device),
-            flame=pruned(tree, tree.ms * SMALLEST),
+            grown_mib=grown_in(self._trace, on_device=on_device),
         )
 
 
@@ -170,44 +166,27 @@ def watch(module: torch.nn.Module, name: str) -> None:
     module.register_forward_hook(leave, always_call=True)
 
 
-def merged(name: str, events: Sequence[Any], steps: int) -> Frame:
-    """The tree below the events of one name, with equal names merged; times are means per step."""
-    below: dict[str, list[Any]] = defaultdict(list)
-    for event in events:
-        for child in event.cpu_children:
-            below[child.name].append(child)
-    children = [merged(child, found, steps) for child, found in below.items()]
-    children.sort(key=lambda frame: -frame.ms)
-    return Frame(name=name, ms=sum(event.cpu_time_total for event in events) / steps / 1000, children=tuple(children))
-
-
-def pruned(frame: Frame, least: float) -> Frame:
-    """The tree without what is too small to be drawn."""
-    return replace(frame, children=tuple(pruned(one, least) for one in frame.children if one.ms >= least))
-
-
 def phase_of(name: str) -> str:
     """The phase that a range stands for; '' for any other range. Torch itself names the optimizer's range."""
     return "optimizer" if name.startswith("Optimizer.") else name.removeprefix(PHASE) if name.startswith(PHASE) else ""
 
 
-def phases_of(tree: Frame) -> tuple[Cost, ...]:
+def phases_of(roots: Sequence[Any], steps: int) -> tuple[Cost, ...]:
     """The cost of each phase without the phases inside it, and of what lies in no phase."""
     own: dict[str, float] = defaultdict(float)
-    own["other"] = tree.ms
-    for outer, phase in phases_below(tree, "other"):
-        own[phase_of(phase.name)] += phase.ms
-        own[outer] -= phase.ms
-    return tuple(sorted((Cost(name=name, ms=ms) for name, ms in own.items()), key=lambda cost: -cost.ms))
 
+    def walk(event: Any, outer: str) -> None:
+        for child in event.cpu_children:
+            if inner := phase_of(child.name):
+                own[inner] += child.cpu_time_total
+                own[outer] -= child.cpu_time_total
+            walk(child, inner or outer)
 
-def phases_below(frame: Frame, outer: str) -> Iterator[tuple[str, Frame]]:
-    """(enclosing phase, phase) for all phases below a frame."""
-    for child in frame.children:
-        inner = phase_of(child.name)
-        if inner:
-            yield outer, child
-        yield from phases_below(child, inner or outer)
+    for root in roots:
+        own["other"] += root.cpu_time_total
+        walk(root, "other")
+    costs = (Cost(name=name, ms=time / steps / 1000) for name, time in own.items())
+    return tuple(sorted(costs, key=lambda cost: -cost.ms))
 
 
 def operators_of(events: Sequence[Any], steps: int, *, on_device: bool) -> tuple[Cost, ...]:
@@ -238,27 +217,16 @@ def longest(time: dict[str, float], calls: dict[str, int], steps: int) -> tuple[
     return tuple(Cost(name=name, ms=time[name] / steps / 1000, calls=calls[name] / steps) for name in names)
 
 
-def memory_of(trace: Path, *, on_device: bool) -> tuple[tuple[float, float], ...]:
-    """The timeline of the first profiled step; each point is the highest of the values that it stands for."""
+def grown_in(trace: Path, *, on_device: bool) -> float:
+    """The most MiB that tensors grew by in the first profiled step."""
     with gzip.open(trace) as packed:
         found = json.load(packed)["traceEvents"]
     steps = [(event["ts"], event["ts"] + event["dur"]) for event in found
              if event["name"].startswith("ProfilerStep#") and "dur" in event]  # fmt: skip
-    if not steps:
-        return ()
-    start, end = min(steps)
-    grown = sorted(
-        (event["ts"] - start, event["args"]["Total Allocated"])
-        for event in found
-        if event["name"] == "[memory]"
-        and event["args"]["Device Type"] == int(on_device)
-        and start <= event["ts"] <= end
-    )
-    if not grown:
-        return ()
-    level, width = grown[0][1], (end - start) / POINTS
-    highest: dict[int, float] = {}
-    for at, total in grown:
-        place = int(at / width)
-        highest[place] = max(highest.get(place, -float("inf")), (total - level) / MIB)
-    return tuple((place * width / 1000, value) for place, value in sorted(highest.items()))
+    start, end = min(steps, default=(0, -1))
+    totals = [
+        event["args"]["Total Allocated"]
+        for event in sorted((one for one in found if one["name"] == "[memory]"), key=lambda one: one["ts"])
+        if event["args"]["Device Type"] == int(on_device) and start <= event["ts"] <= end
+    ]
+    return (max(totals) - totals[0]) / MIB if totals else 0.0

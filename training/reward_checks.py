@@ -6,13 +6,31 @@ because an untrained head knows nothing of them.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Sequence
+import subprocess
+import sys
+import tempfile
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from canary_mlflow.errors import UsageError, one_line
+from canary_mlflow.files.source import read_bytes
+from canary_mlflow.module_runner import module_command
+from canary_mlflow.shown import echo
+from canary_mlflow.training import datasets
+from canary_mlflow.training.config import CanaryConfig
+from canary_mlflow.training.datasets import embedded
+from canary_mlflow.training.datasets.records import kind_of
+from canary_mlflow.training.datasets.rows import shuffled
+from canary_mlflow.training.errors import SetupError, ended
+from canary_mlflow.training.plain import read_back, to_plain
+from canary_mlflow.training.reward_sources import reward_folder
 
 DRAWS = 2000
 
@@ -74,12 +92,8 @@ def untrained(weights: np.ndarray, better: np.ndarray, worse: np.ndarray) -> flo
 
 CHANCE = 0.5
 ALPHA = 0.05  # also the share of random heads that do as well, from which a head is not known to be trained
-LENGTH_ONLY = 0.9  # rank correlation of score and length above which nothing else is left to score
-FEWEST = 8  # texts of different scores or lengths below which a rank correlation is near 1 by chance
 BATCH = 32
-ALONE = 4  # texts that are scored without a batch, too
 ACCURACY = "accuracy"
-ROUNDING = {"float16": 1e-2, "bfloat16": 5e-2}  # how far the same score may be off in a batch of another size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,12 +138,11 @@ class RewardCheck:
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
     """A sequence classifier as a scorer of texts, and what its files tell. `score`: the scores of some texts, and what
-    the head reads of them (texts by width), None if that is not known. `rounding`: of its precision."""
+    the head reads of them (texts by width), None if that is not known."""
 
     score: Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray | None]]
     tokens: Callable[[Sequence[str]], list[list[int]]]
     head: Head
-    rounding: float
     findings: tuple[CheckResult, ...]
 
 
@@ -149,8 +162,9 @@ def load(path: str, folder: Path) -> Loaded:
         raise SetupError(f"{path}: cannot be loaded ({first_line(error)}); expected a sequence classifier") from error
     model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
     missing = sorted(map(str, info["missing_keys"]))
-    labels, pad = int(model.config.num_labels), model.config.pad_token_id
-    pads = reader.pad_token_id is not None and (pad is not None)
+    labels, pad, padded = int(model.config.num_labels), model.config.pad_token_id, reader.pad_token_id
+    pads = padded is not None and pad == padded
+    none = f"pad token {pad}, and the tokenizer's is {padded}, so padding is read"
     finite = all(bool(torch.isfinite(one).all()) for one in model.parameters())
     random = f"no weights for {', '.join(missing[:3])}, which are random"
     findings = (
@@ -163,7 +177,7 @@ def load(path: str, folder: Path) -> Loaded:
         CheckResult(
             name="finite", fine=finite, said="weights are finite" if finite else "weights hold NaN or infinities"
         ),
-        CheckResult(name="padding", fine=pads, said=f"pad token {pad}" if pads else "no pad token, so padding is read"),
+        CheckResult(name="padding", fine=pads, said=f"pad token {pad}" if pads else none),
     )
 
     head = Head(model)
@@ -178,8 +192,7 @@ def load(path: str, folder: Path) -> Loaded:
     def tokens(texts: Sequence[str]) -> list[list[int]]:
         return [list(reader(text, truncation=True)["input_ids"]) for text in texts]
 
-    rounding = ROUNDING.get(str(model.dtype).removeprefix("torch."), 1e-4)
-    return Loaded(score=score, tokens=tokens, head=head, rounding=rounding, findings=findings)
+    return Loaded(score=score, tokens=tokens, head=head, findings=findings)
 
 
 def check(path: str, loaded: Loaded, chosen: Sequence[str], rejected: Sequence[str]) -> RewardCheck:
@@ -202,16 +215,10 @@ def check(path: str, loaded: Loaded, chosen: Sequence[str], rejected: Sequence[s
     accuracy = float(np.mean(better[apart] > worse[apart])) if count else math.nan
     limits = interval(accuracy, count)
     trained = () if constant or read is None or others is None else (_trained(loaded.head.weights, read, others),)
-    padded = np.argsort([len(ids) for ids in tokens[0][:size]], kind="stable")[:ALONE]  # the shortest of a batch
-    alone, _ = _scored(loaded, [chosen[at] for at in padded], 1)
-    lengths = ([len(text) for text in (*chosen, *rejected)], [len(ids) for one in tokens for ids in one])
     findings = (
         *loaded.findings,
         _alike(tokens) or _accuracy(accuracy, limits, count, constant=constant, trained=all(o.fine for o in trained)),
         *trained,
-        _length(scores, lengths, constant=constant),
-        _batch(alone, better[padded], loaded.rounding, float(scores.std())),
-        CheckResult(name="scale", fine=None, said=f"scores {scores.mean():.3g} ± {scores.std():.3g}"),
     )
     low, high = limits
     return RewardCheck(path=path, pairs=len(chosen), accuracy=accuracy, low=low, high=high, findings=findings)
@@ -265,32 +272,129 @@ def _trained(weights: np.ndarray, better: np.ndarray, worse: np.ndarray) -> Chec
     return CheckResult(name="trained", fine=fine, said=said if fine else f"{said}: its head is not trained for this")
 
 
-def _length(scores: np.ndarray, lengths: Sequence[Sequence[int]], *, constant: bool) -> CheckResult:
-    """`lengths`: of the texts, in letters and in tokens."""
-    from scipy.stats import spearmanr
-
-    found = [0.0 if constant or np.ptp(one) == 0 else float(spearmanr(scores, one).statistic) for one in lengths]
-    most = max(found, key=abs)
-    fine = abs(most) < LENGTH_ONLY
-    if len(set(zip(scores, *lengths, strict=True))) < FEWEST:
-        return CheckResult(
-            name="length", fine=None, said="too few different texts to tell whether it scores the length"
-        )
-    said = f"rank correlation of score and length {most:+.2f}"
-    return CheckResult(
-        name="length", fine=fine, said=said if fine else f"{said}: it scores the length and nothing else"
-    )
-
-
-def _batch(alone: np.ndarray, together: np.ndarray, rounding: float, spread: float) -> CheckResult:
-    """`spread`: of the scores, which may be tiny or huge."""
-    if np.allclose(alone, together, rtol=rounding, atol=rounding * spread):
-        return CheckResult(name="batch", fine=True, said="the same score alone and in a batch")
-    return CheckResult(name="batch", fine=False, said="a different score alone than in a batch: padding is read")
-
-
 def _scored(loaded: Loaded, texts: Sequence[str], size: int) -> tuple[np.ndarray, np.ndarray | None]:
     found = [loaded.score(texts[at : at + size]) for at in range(0, len(texts), size)]
     states = [read for _, read in found if read is not None]
     together = np.concatenate(states) if len(states) == len(found) else None
     return np.concatenate([scores for scores, _ in found]), together
+
+
+EMBEDDED = "preferences"
+ANSWERS = ("chosen", "rejected")
+WANTED = f"expected {EMBEDDED}, or a JSONL file with prompt, chosen and rejected"
+ROWS = 256  # pairs: a model that orders 57 % of them as people did is better than chance
+CODES = {"PASS": 0, "BLOCK": 1, "INCONCLUSIVE": 3}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check the named model; return 0 if it is usable, 1 if it is not, 3 if the pairs do not tell."""
+    parser = ArgumentParser(prog="canary check-reward", description=__doc__)
+    parser.add_argument("path")
+    parser.add_argument("--data", default=EMBEDDED)
+    parser.add_argument("--config", help="a run's configuration as JSON: its data in place of --data")
+    parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args(arguments)
+    return ended(lambda: _run(asked.path, asked.data, asked.rows, asked.config, as_json=asked.json))
+
+
+def _run(path: str, data: str, rows: int, config: str | None, *, as_json: bool) -> int:
+    chosen, rejected = pairs_of_config(config, rows) if config else pairs_of_data(data, rows)
+    found = check(path, load(path, reward_folder(path)), chosen, rejected)
+    if as_json:
+        sys.stdout.write(json.dumps(found.to_dict(), allow_nan=False) + "\n")
+    for line in lines(found):
+        echo(line, err=as_json)
+    return CODES[found.outcome]
+
+
+def lines(found: RewardCheck) -> Iterator[str]:
+    """The report for people."""
+    yield f"{found.outcome}  {found.path}, on {found.pairs} pair{'s' * (found.pairs != 1)}"
+    for one in found.findings:
+        word = {True: "ok", False: "BLOCK", None: "--"}[one.fine]
+        yield f"  {word:<5}  {one.name:<8}  {one.said}"
+
+
+def pairs_of_data(data: str, rows: int) -> tuple[list[str], list[str]]:
+    """Whole texts of the better and of the worse answers. Raises UsageError."""
+    if data == EMBEDDED:
+        order = shuffled(embedded.PROMPTS, embedded.KEY)[: min(rows, embedded.HELD_OUT)]
+        made = [embedded.make_row(number) for number in order]
+        return [row.prompt + row.chosen for row in made], [row.prompt + row.rejected for row in made]
+    try:
+        lines = read_bytes(Path(data)).decode("utf-8-sig").split("\n")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--data {data}: {getattr(error, 'strerror', '') or one_line(error)}; {WANTED}") from error
+    filled = [(number, line) for number, line in enumerate(lines, 1) if line.strip()][:rows]
+    found = [_pair(line, f"--data {data}, line {number}") for number, line in filled]
+    if not found:
+        raise UsageError(f"--data {data}: found no rows; expected pairs")
+    return [better for better, _ in found], [worse for _, worse in found]
+
+
+def _pair(line: str, where: str) -> tuple[str, str]:
+    """Both whole texts of a row: what no classifier can read as text would get a score all the same."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{where}: no JSON ({one_line(error)}); {WANTED}") from error
+    if not isinstance(row, dict):
+        raise UsageError(f"{where}: {kind_of(row)}; {WANTED}")
+    prompt = row.get("prompt") if row.get("prompt") is not None else ""
+    for name, value in (("prompt", prompt), *((name, row.get(name)) for name in ANSWERS)):
+        if not isinstance(value, str):
+            found = f"{name} is {kind_of(value)}" if name in row else f"no {name}"
+            raise UsageError(f"{where}: {found}; {WANTED}, each a text")
+        if name in ANSWERS and not value.strip():
+            raise UsageError(f"{where}: {name} is empty; {WANTED}")
+    return prompt + row["chosen"], prompt + row["rejected"]
+
+
+def pairs_of_config(file: str, rows: int) -> tuple[list[str], list[str]]:
+    """The same for the held-out data of a run's configuration; empty if it has no pairs of texts."""
+    found = datasets.held_out_pairs(read_back(json.loads(Path(file).read_text())), rows)
+    return [better for better, _ in found], [worse for _, worse in found]
+
+
+def precheck(configs: Iterable[CanaryConfig]) -> Iterator[str]:
+    """Check each reward model that scores answers once, on the same data, in a separate process that loads torch; yield
+    a line for each. Raises SetupError with one line for a model that no policy can be trained with."""
+    asked = {
+        (str(reward.path), json.dumps(to_plain(config)["data"])): config
+        for config in configs
+        for reward in config.algo.scored_by()
+        if reward.kind == "model" and reward.precheck
+    }
+    for (path, _), config in asked.items():
+        yield _prechecked(path, config)
+
+
+def _prechecked(path: str, config: CanaryConfig) -> str:
+    with tempfile.TemporaryDirectory(prefix="canary-") as folder:
+        file = Path(folder, "config.json")
+        file.write_text(json.dumps(to_plain(config)))
+        words = [
+            *module_command("canary_mlflow.training.reward_checks"),
+            path,
+            f"--config={file}",
+            f"--rows={ROWS}",
+            "--json",
+        ]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode not in CODES.values() or not done.stdout.strip():
+        said = (done.stderr.strip().splitlines() or [f"{path}: the check of the reward model broke off"])[-1]
+        raise SetupError(said.removeprefix("canary: "))
+    found = json.loads(done.stdout)
+    bad = [one["said"] for one in found["findings"] if one["fine"] is False]
+    if bad:
+        raise SetupError(
+            f"reward model {path}: {'; '.join(bad)}; expected one that a policy can be trained with "
+            f"(canary check-reward {path} shows all; algo.reward.precheck=false trains all the same)"
+        )
+    order = next((one["said"] for one in found["findings"] if one["name"] == "accuracy"), "no pairs to try it on")
+    return f"reward model {path}: {order}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -29,7 +29,7 @@ from canary_mlflow.loading import collect_seldom
 from canary_mlflow.tracking.stores import owner
 from canary_mlflow.training.command_line import expand, parse
 from canary_mlflow.training.compose import check, register_schemas, to_config
-from canary_mlflow.training.edge import ended
+from canary_mlflow.training.errors import ended
 from canary_mlflow.training.peers import FOLLOWS
 from canary_mlflow.training.plain import to_plain
 from canary_mlflow.training.preflight import preflight

@@ -1,5 +1,5 @@
 """A study of a subject: its runs in one bulk read, in pictures and in numbers; a session's is put among its
-artifacts, as a page and pictures that MLflow's UI opens.
+artifacts, as a page that MLflow's UI opens.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from mlflow.exceptions import MlflowException
 
 from canary_mlflow.analysis import figures, ledger
 from canary_mlflow.analysis.subject import Subject
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def publish_study(client: MlflowClient, decision: Decision) -> None:
-    """`report.html` and `pictures/*.svg` of the session that was judged, next to its report.md.
+    """`report.html` of the session that was judged, next to its report.md.
 
     The verdict and its exit code already stand, so what cannot be drawn or stored here is a warning.
     """
@@ -51,19 +53,15 @@ def publish_study(client: MlflowClient, decision: Decision) -> None:
 
 
 def log_study(client: MlflowClient, decision: Decision, session: str) -> None:
-    """Read the study, draw it and store it."""
-    from canary_mlflow.reports import html, pictures
+    """Read the study, draw it and store its page."""
+    from canary_mlflow.reports import html
 
     study = study_of(client, subject_of(client, decision, session), every_chart=False)  # a second less
     study = replace(study, notes=[*study.notes, f"Pictures of every other series: canary report {session} --html FILE"])
-    drawn = {chart.slug: pictures.svg(chart) for chart in study.charts if chart.curves}
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "report.html").write_text(html.page(study, drawn), encoding="utf-8", errors="replace")
-        for slug, svg in drawn.items():
-            picture = Path(folder, "pictures", f"{slug}.svg")
-            picture.parent.mkdir(exist_ok=True)
-            picture.write_text(svg, encoding="utf-8", errors="replace")
-        client.log_artifacts(session, folder)
+        page = Path(folder, "report.html")
+        page.write_text(html.render(study), encoding="utf-8", errors="replace")
+        client.log_artifact(session, page)
 
 
 def subject_of(client: MlflowClient, decision: Decision, session: str) -> Subject:
@@ -142,8 +140,6 @@ def profile_of(
     client: MlflowClient, candidate: Sequence[str], baseline: Sequence[str], gone: Sequence[str]
 ) -> Profiled | None:
     """What `profile=true` or `canary profile` found; None if nobody asked, or if it can no longer be read."""
-    from mlflow.exceptions import MlflowException
-
     sides = [[run for run in side if run not in gone] for side in (candidate, baseline)]
     try:
         return find_profile(client, *sides)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mlflow.exceptions import MlflowException
+
 from canary_mlflow import tags
 from canary_mlflow.analysis.ledger import Rows, decision_of, rows_of
 from canary_mlflow.errors import NoSuchRun, UsageError
@@ -204,8 +206,6 @@ def from_ledger(rows: Rows) -> tuple[Decision | None, str]:
 
 def from_file(client: MlflowClient, session: str, about: tuple[str, str] | None) -> tuple[Decision | None, str]:
     """What the gate left as verdict.json with a session; nothing where it is not `about` this model and version."""
-    from mlflow.exceptions import MlflowException
-
     try:
         with tempfile.TemporaryDirectory() as folder:
             here = artifact_folder(client, session)

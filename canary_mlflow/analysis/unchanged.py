@@ -1,4 +1,4 @@
-"""Prepares runs that are given as unchanged: each once, healthy, with the same work and hardware."""
+"""The runs of unchanged sessions: which of them may tell how much such runs differ."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,12 +11,79 @@ import click
 
 from canary_mlflow.commands.shared import store_option
 from canary_mlflow.edge import EXIT_CODES
+from canary_mlflow.errors import UsageError
 from canary_mlflow.loading import without_collecting
 from canary_mlflow.shown import echo
 
 if TYPE_CHECKING:
     from canary_mlflow.ledger.chain import Damage, Row
     from canary_mlflow.ledger.keys import PublicKeys
+
+
+DAY = len("2026-11-21")
+
+
+def parse_moment(text: str) -> datetime:
+    """The moment of a date (its last moment, UTC) or of a date with time (UTC by default). Raises UsageError."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            f"--at {text[:80]!r}: no date; expected ISO 8601, such as 2026-11-21 or 2026-11-21T10:00"
+        ) from None
+    if len(text) == DAY:
+        found = found.replace(hour=23, minute=59, second=59, microsecond=999_999)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def champion_at(rows: Iterable[Row], moment: datetime, alias: str) -> Row | None:
+    """The row by which a version held the alias at that moment; None before the first. The order of rows counts,
+    whatever clocks said; a row whose text is junk makes nothing champion."""
+    from canary_mlflow.ledger.chain import settled
+
+    moves = [row for row, since in settled(rows) if row.moves and row.facts and row.alias == alias and since <= moment]
+    return moves[-1] if moves else None
+
+
+def several_places(rows: Iterable[Row]) -> bool:
+    """Whether rows are about models of more than one workspace."""
+    return len({row.workspace for row in rows}) > 1
+
+
+def line(row: Row, *, place: bool = False) -> str:
+    """One row for people. `place`: with the model's workspace."""
+    from canary_mlflow.gates.model.wording import counted
+    from canary_mlflow.ledger.chain import Kind, facts_of
+
+    facts = facts_of(row)
+    if facts is None:
+        return f"{row.seq:>5}  its text is not a JSON object; see: canary audit verify"
+    when = str(facts.get("time", ""))[:19]
+    if row.kind == Kind.POLICY:
+        return (
+            f"{row.seq:>5}  {when}  {row.kind:<9} {facts.get('policy')} for models like {facts.get('pattern')}, "
+            f"digest {str(facts.get('policy_digest', ''))[:12]}, by {facts.get('actor', '')}: {facts.get('reason', '')}"
+        )
+    adopted = row.kind == Kind.ADOPT
+    asked = f", asked for by {facts['asked_by']} in row {facts['request_row']}" if facts.get("asked_by") else ""
+    moved = f", {row.alias} {'as it was' if adopted else 'moved'}" if row.moves else ""
+    over = f" over version {facts['baseline_version']}" if facts.get("baseline_version") and not adopted else ""
+    name = f"{row.workspace}/{row.model}" if place else row.model
+    if row.kind == Kind.SESSION:
+        runs = facts.get("runs")
+        what = f"session {row.alias}" + (f", {counted(len(runs), 'run')}" if isinstance(runs, dict) else "")
+        what += "".join(
+            f", run {run_id} of version {number}'s code" for run_id, number in facts.get("ordered", {}).items()
+        )
+        return f"{row.seq:>5}  {when}  {row.kind:<9} {row.word:<12} {name} {what}, by {facts.get('actor', '')}"
+    about = f"{name} version {row.version}" if row.version else name or "the ledger"
+    if row.kind == Kind.PRUNE and not row.version:  # an older row, about a session without a version
+        about = f"{name} session {facts.get('session')}"
+    return (
+        f"{row.seq:>5}  {when}  {row.kind:<9} {row.word:<12} {about}"
+        f"{over}{moved}, by {facts.get('actor', '')}{asked}: {facts.get('reason', '')}"
+    )
+
 
 BROKEN = 1
 
@@ -137,9 +204,8 @@ workspace_option = click.option(
 def log(model: str, workspace: str | None, tracking_uri: str | None) -> None:
     """List every row about MODEL, oldest first, and those that set a policy for it."""
     from canary_mlflow.ledger.chain import Kind
-    from canary_mlflow.ledger.champions import line, several_places
-    from canary_mlflow.ledger.policy_rows import matches, pattern_of
     from canary_mlflow.registry.guard.reader import reader_of
+    from canary_mlflow.registry.policies.in_force import matches, pattern_of
 
     rows = rows_of(tracking_uri, model, workspace)
     about_none = reader_of(tracking_uri).ledger("", workspace)
@@ -159,7 +225,6 @@ def blame(model: str, at: str | None, alias: str, workspace: str | None, trackin
     from datetime import UTC
 
     from canary_mlflow.errors import UsageError
-    from canary_mlflow.ledger.champions import champion_at, line, parse_moment, several_places
 
     moment = parse_moment(at) if at else datetime.now(UTC)
     rows = rows_of(tracking_uri, model, workspace)

@@ -1,4 +1,4 @@
-"""`canary calibrate`: how much unchanged runs differ at a place, what a policy can resolve there, how often it errs."""
+"""`canary calibrate`: how much unchanged runs differ at a place, and what a policy can resolve there."""
 
 from __future__ import annotations
 
@@ -11,19 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from canary_mlflow.analysis.formats import write_whole
-from canary_mlflow.commands.shared import open_store, print_json, store_option
-from canary_mlflow.commands.words import ManyWords
+from canary_mlflow.commands.shared import ManyWords, open_store, print_json, store_option
 from canary_mlflow.edge import EXIT_CODES
 from canary_mlflow.errors import UsageError
 from canary_mlflow.shown import echo
 
 if TYPE_CHECKING:
-    from canary_mlflow.gates import Policy, Run
-    from canary_mlflow.gates.calibration import Resplits
+    from canary_mlflow.gates import Run
     from canary_mlflow.reports.calibration import Calibration
-
-SPLITS = 200
-SIZES = ((5, 3), (3, 3), (2, 2))
 
 
 @click.command(cls=ManyWords, epilog=EXIT_CODES)
@@ -111,20 +106,8 @@ def calibrated(policy: str, groups: Sequence[Sequence[Run]], left_out: Sequence[
             tier: {each.rule.name: each.margin for each in spreads(load_policy(tier).resolve(facts), good)}
             for tier in tier_names()
         },
-        resplits=resplits(rules, good),
         notes=[*unfit, *unknown_place(when), *notes_on(good, found)],
     )
-
-
-def resplits(policy: Policy, groups: Sequence[Sequence[Run]]) -> Resplits | None:
-    """The largest group judged against itself; None if it is too small to be split."""
-    import numpy as np
-
-    from canary_mlflow.gates.calibration import resplit
-
-    runs = max(groups, key=len)
-    size = next(((k, m) for k, m in SIZES if k + m <= len(runs)), None)
-    return None if size is None else resplit(policy, runs, *size, SPLITS, np.random.default_rng(0))
 
 
 def store(folder: Path, found: Calibration) -> tuple[Path, str]:

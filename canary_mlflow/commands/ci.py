@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from canary_mlflow import tags
-from canary_mlflow.ci.job import ci_job
+from canary_mlflow.ci import ci_job
 from canary_mlflow.commands.shared import open_store, store_option
 from canary_mlflow.edge import OUTSIDE
 from canary_mlflow.errors import UsageError
@@ -19,7 +19,7 @@ from canary_mlflow.tracking.stores.places import without_password
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-    from canary_mlflow.ci.github import Message
+    from canary_mlflow.github import Message
     from canary_mlflow.reports.study import Study
 
 FILES = {"html": "report.html", "md": "report.md", "json": "report.json", "junit": "junit.xml"}
@@ -56,7 +56,7 @@ def ci(ctx: click.Context, subject: str | None, out: Path, strict: bool, trackin
     from canary_mlflow.analysis.formats import FORMATS, made, write
     from canary_mlflow.analysis.reading import study_of
     from canary_mlflow.analysis.subject import find_subject
-    from canary_mlflow.ci.github import place_of, publish
+    from canary_mlflow.github import place_of, publish
 
     place = place_of(os.environ)
     client = open_store(tracking_uri)
@@ -97,7 +97,7 @@ def session_of_job(client: MlflowClient) -> str:
 
 def message_of(study: Study) -> Message:
     """The study as a comment and a check."""
-    from canary_mlflow.ci.github import Message
+    from canary_mlflow.github import Message
     from canary_mlflow.reports import markdown, view
 
     decision = study.decision

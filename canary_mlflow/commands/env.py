@@ -6,7 +6,7 @@ import click
 
 from canary_mlflow.commands.shared import json_option, print_json, store_option
 from canary_mlflow.edge import EXIT_CODES, OUTSIDE
-from canary_mlflow.shown import echo, visible
+from canary_mlflow.shown import echo, echo_lines, json_text, visible
 
 
 @click.command()
@@ -33,7 +33,7 @@ def env(as_json: bool) -> None:
 def doctor(ctx: click.Context, fix: bool, as_json: bool, tracking_uri: str | None) -> None:
     """Check what works here. Plugin, store, packages, GPU, disk, forgotten runs; exits with 4 if something fails."""
     from canary_mlflow.doctor import examine
-    from canary_mlflow.findings import Level, line
+    from canary_mlflow.installation import Level, line
 
     findings = []
     for finding in examine(tracking_uri, fix=fix):
@@ -44,3 +44,20 @@ def doctor(ctx: click.Context, fix: bool, as_json: bool, tracking_uri: str | Non
     if as_json:
         print_json("doctor", {"ok": not failed, "findings": [finding.to_dict() for finding in findings]})
     ctx.exit(OUTSIDE if failed else 0)
+
+
+@click.command(epilog=EXIT_CODES)
+@click.argument("name", required=False, metavar="[NAME]")
+def schema(name: str | None) -> None:
+    """Print the JSON schema of a command's --json output.
+
+    NAME is a schema, also as NAME/VERSION, or a command. Without it: all schemas, with the commands that print them.
+    Within a version keys are only added.
+    """
+    from canary_mlflow.schemas import PRINTED, read
+
+    if name is not None:
+        echo_lines(json_text(read(name)))
+        return
+    for one, (version, commands) in PRINTED.items():
+        echo(f"{f'{one}/{version}':<18} {', '.join(f'canary {command}' for command in commands)}")

@@ -46,8 +46,8 @@ def show(model: str | None, full: bool, tracking_uri: str | None) -> None:
     """Show which policy judges MODEL, and who set it. Without MODEL: the policies that are set."""
     import yaml
 
+    from canary_mlflow.commands.audit import line
     from canary_mlflow.errors import UsageError
-    from canary_mlflow.ledger.champions import line
     from canary_mlflow.registry.backends import registry_of
     from canary_mlflow.registry.policies.asked import in_force, rows_of_policies
 
@@ -75,18 +75,3 @@ def show(model: str | None, full: bool, tracking_uri: str | None) -> None:
     for row in rows:
         if row.seq == governing["row"]:
             echo(f"  set by     {row.facts['actor']} at {row.facts['time'][:19]}: {row.facts['reason']}")
-
-
-@policy.command(epilog=EXIT_CODES)
-@click.argument("model", required=False)
-@store_option
-def history(model: str | None, tracking_uri: str | None) -> None:
-    """List every policy that was ever set, oldest first. With MODEL: those whose pattern it matches."""
-    from canary_mlflow.ledger.champions import line
-    from canary_mlflow.ledger.policy_rows import matches, pattern_of
-    from canary_mlflow.registry.backends import registry_of
-    from canary_mlflow.registry.policies.asked import rows_of_policies
-
-    for row in rows_of_policies(registry_of(open_store(tracking_uri)), model):
-        if model is None or matches(pattern_of(row), model):
-            echo(line(row))

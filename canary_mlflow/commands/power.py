@@ -4,10 +4,8 @@ made."""
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -73,7 +71,7 @@ def power(
         facts={**{key: facts[key] for key in ("backend", "algo") if key in facts}, **given},
         here=champion is None and "backend" not in given,
         rows=tuple(row_of(rules, rule, sizes or usual) for rule in decide),
-        notes=(*notes, *other_spreads(asked, rules)),
+        notes=notes,
     )
     if as_json:
         print_json("power-table", as_dict(table))
@@ -153,23 +151,6 @@ def row_of(rules: Policy, rule: MetricRule, sizes: tuple[tuple[int, int], ...]) 
         entry=next((known.name for known in rules.priors if known.rules.get(rule.name) is prior), ""),
         reached=tuple(chances(rules, rule, prior, size) for size in sizes),
     )
-
-
-def other_spreads(asked: Policy, rules: Policy) -> tuple[str, ...]:
-    """A sentence on spreads that are stored for other facts, each with the options that would choose it."""
-    from canary_mlflow.gates.model.wording import listed
-    from canary_mlflow.policies import PRIORS_FILE
-
-    others = [known for known in asked.priors if known not in rules.priors]
-    if not others:
-        return ()
-    where = PRIORS_FILE if Path(PRIORS_FILE).is_file() else f"policy {asked.name}"
-    options = {
-        known.name: " ".join(f"--fact {shlex.quote(f'{key}={values[0]}')}" for key, values in known.when.items())
-        for known in others
-    }
-    chosen = listed([f"{name} ({words})" for name, words in options.items()])
-    return (f"{where} has spreads for other facts: {chosen}",)
 
 
 def known_facts(asked: Policy, facts: Mapping[str, str]) -> Mapping[str, str]:

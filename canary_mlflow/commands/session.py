@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from canary_mlflow import tags
-from canary_mlflow.commands.shared import full_option, open_store, print_decision, store_option
-from canary_mlflow.commands.words import ManyWords
+from canary_mlflow.commands.shared import ManyWords, full_option, open_store, print_decision, store_option
 from canary_mlflow.edge import EXIT_CODES, OUTSIDE, unwinding
 from canary_mlflow.errors import UsageError
 from canary_mlflow.shown import echo, say

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from mlflow import MlflowClient
 
-    from canary_mlflow.tracking.reading.following import Sight
+    from canary_mlflow.reports.following import Sight
 
 WATCH_CODES = """\b
 Exit codes:
@@ -46,7 +46,7 @@ def watch(ctx: click.Context, run: str | None, every: float, once: bool, trackin
     A session is followed from run to run. Without RUN: the one that began last and is still going on. Reads only; also
     works over a tracking server. Where stdout is not a terminal, it prints a line for each new thing.
     """
-    from canary_mlflow.tracking.reading.following import newest_running
+    from canary_mlflow.reports.following import newest_running
 
     say_when_nobody_answers()
     client = open_store(tracking_uri)
@@ -105,8 +105,7 @@ def show(client: MlflowClient, run_id: str, every: float, once: bool) -> Sight:
 
 def sights(client: MlflowClient, run_id: str, every: float, once: bool) -> Iterator[tuple[Sight, str]]:
     """What is seen now and then every `every` seconds, each with a sentence on why there is nothing new, or ''."""
-    from canary_mlflow.reports.following import WATCHED
-    from canary_mlflow.tracking.reading.following import look
+    from canary_mlflow.reports.following import WATCHED, look
 
     seen = look(client, run_id, WATCHED)
     trouble = ""

@@ -16,9 +16,9 @@ from canary_mlflow.files.columns import Columns
 from canary_mlflow.files.from_columns import history_of
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_EVENT, MAX_ROWS, too_many_rows
+from canary_mlflow.files.names import is_verl, translate
 from canary_mlflow.files.source import open_regular
 from canary_mlflow.files.text import HistoryFile
-from canary_mlflow.files.verl import is_verl, translate
 
 PATTERN = "*tfevents*"
 # TFRecord: length, its checksum, the event, its checksum (https://www.tensorflow.org/tutorials/load_data/tfrecord).

@@ -10,15 +10,22 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from canary_mlflow.files.column import OF_TRAINING
-from canary_mlflow.files.columns import Columns, unreadable
+from canary_mlflow.files.columns import OF_TRAINING, Columns, unreadable
 from canary_mlflow.files.from_columns import history_of
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
-from canary_mlflow.files.names import EPOCH, ROUNDED, is_canonical, is_rounded_zero, name_of_column, step_column
+from canary_mlflow.files.names import (
+    EPOCH,
+    ROUNDED,
+    is_canonical,
+    is_rounded_zero,
+    is_verl,
+    name_of_column,
+    step_column,
+    translate,
+)
 from canary_mlflow.files.numbers import json_value, number, number_or_none
 from canary_mlflow.files.ranks import is_summary, one_each
-from canary_mlflow.files.verl import is_verl, translate
 
 _ROW = re.compile(r"\{'[^{}]*\}")
 _JSON_ROW = re.compile(r'\{"[^{}]*\}')  # a line of JSON among others

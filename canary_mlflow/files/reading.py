@@ -20,8 +20,7 @@ from canary_mlflow.files.from_columns import SeveralPerEpoch, history_of
 from canary_mlflow.files.history import History
 from canary_mlflow.files.lines import read_lines
 from canary_mlflow.files.printed import read_printed
-from canary_mlflow.files.rows_csv import read_csv
-from canary_mlflow.files.rows_json import read_json, read_jsonl
+from canary_mlflow.files.rows import read_csv, read_json, read_jsonl
 from canary_mlflow.files.text import HistoryFile, NotUtf8
 
 GROUP = "canary_mlflow.readers"

@@ -2,24 +2,123 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from canary_mlflow.errors import UsageError
+from canary_mlflow.files.documents import read_json
 from canary_mlflow.files.history import History
 from canary_mlflow.files.limits import SHOWN
+from canary_mlflow.files.names import MARKS, is_canonical, name_of_column
+from canary_mlflow.files.numbers import other_unit
 from canary_mlflow.files.reading import read_history
-from canary_mlflow.files.sidecar import Sidecar, read_sidecar, sidecar_of
-from canary_mlflow.files.units import other_unit
-from canary_mlflow.files.verl import MARKS
 from canary_mlflow.files.watched import critical_held
 from canary_mlflow.gates.hard.hard_gates import OVERFLOWS
 from canary_mlflow.gates.model.metrics import metrics_with
 from canary_mlflow.gates.model.records import Run, Series, Version
 from canary_mlflow.gates.model.wording import listed
 from canary_mlflow.tracking.describing.schema import FOREIGN
+
+FAILURES = ("instability", "oom", "timeout", "crash", "interrupted", "error")
+SECTIONS = ("workload", "hardware", "environment", "configuration")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sidecar:
+    """`metrics` by canonical name; `failure` is one of FAILURES or ''; `unread`: keys that say nothing here."""
+
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    seed: int | None = None
+    completed: bool = True
+    failure: str = ""
+    failure_reason: str = ""
+    learned: bool | None = None
+    workload: Mapping[str, str] = field(default_factory=dict)
+    hardware: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    configuration: Mapping[str, str] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
+
+
+def sidecar_of(path: Path) -> Path | None:
+    """Where the JSON beside a history would be: run.json for run.jsonl, run.csv or run.csv.gz; a JSON has none."""
+    bare = path.with_suffix("") if path.suffix == ".gz" else path
+    return None if bare.suffix == ".json" else bare.with_suffix(".json")
+
+
+def read_sidecar(path: Path) -> Sidecar:
+    """Read that JSON. Raises UsageError for what is not a JSON object, and for impossible values of known keys."""
+    try:
+        body = read_json(path)
+    except (OSError, ValueError) as error:  # ValueError: neither JSON nor UTF-8
+        raise UsageError(f"{path}: no readable JSON ({' '.join(str(error).split())}); fix or remove it") from None
+    if not isinstance(body, Mapping):
+        raise UsageError(f'{path}: found {type(body).__name__}; expected an object such as {{"seed": 1}}; fix it')
+    found: dict[str, Any] = {"metrics": {}}
+    unread = []
+    for key, value in body.items():
+        name = name_of_column(key)
+        if value is None:
+            continue
+        if key in _FIELDS:
+            found[key] = _FIELDS[key](f"{path}: {key}", value)
+        elif is_canonical(name):
+            found["metrics"][name] = _number(f"{path}: {key}", value)
+        else:
+            unread.append(key)
+    if found.get("completed") is False and not found.get("failure"):
+        found["failure"] = "crash"  # it did not come to its end, and nobody says that it was stopped from outside
+    if found.get("failure"):
+        found["completed"] = False
+    return Sidecar(**found, unread=tuple(unread))
+
+
+def _number(where: str, value: Any) -> float:
+    try:
+        if not isinstance(value, bool):
+            return float(value)  # NaN and Infinity may stand bare
+    except (TypeError, ValueError, OverflowError):
+        pass  # refused below
+    raise UsageError(f"{where}: found {repr(value)[:60]}; expected a number; fix it")
+
+
+def _whole(where: str, value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise UsageError(f"{where}: found {value!r}; expected a whole number; fix it")
+
+
+def _flag(where: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise UsageError(f"{where}: found {value!r}; expected true or false; fix it")
+
+
+def _failure(where: str, value: Any) -> str:
+    if value in ("", *FAILURES):
+        return str(value)
+    raise UsageError(f"{where}: found {value!r}; valid: {', '.join(FAILURES)}, or nothing for a run that ended well")
+
+
+def _facts(where: str, value: Any) -> dict[str, str]:
+    if isinstance(value, Mapping):
+        return {str(key): str(item) for key, item in value.items()}
+    raise UsageError(f'{where}: found {value!r}; expected an object of facts such as {{"backend": "cpu"}}; fix it')
+
+
+_FIELDS = {
+    "seed": _whole,
+    "completed": _flag,
+    "failure": _failure,
+    "failure_reason": lambda where, value: str(value),
+    "learned": _flag,
+    **dict.fromkeys(SECTIONS, _facts),
+}
+
 
 TELLING = ("loss", "accuracy", "memory", "_mem_", "grad")
 TIMED = ("time", "seconds", "duration")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from canary_mlflow import tags
-from canary_mlflow.ci.job import ci_tags
+from canary_mlflow.ci import ci_tags
 from canary_mlflow.errors import BrokeOff, NoSource, UsageError, one_line
 from canary_mlflow.files.documents import parse_yaml
 from canary_mlflow.gates.judge import judge

@@ -24,7 +24,7 @@ from canary_mlflow.notify.session import Webhook, asked, first
 log = logging.getLogger(__name__)
 
 TRIES = 5
-FIRST_WAIT = 1.0  # seconds before the second try; then twice as long each time
+FIRST_WAIT = 1.0  # seconds; twice as long before each further try
 SECONDS = 10.0  # for one try
 PATIENCE = 20.0  # seconds that the end of a process waits for unsent messages
 AGAIN = (408, 425, 429, 500, 502, 503, 504)
@@ -86,30 +86,21 @@ def tell(about: set[str], make: Callable[[], Event]) -> None:
 
 def deliver(webhook: Webhook, event: Event) -> None:
     """Send an event, with retries; one that is lost is logged."""
-    problem = ""
-    for number in range(TRIES):
-        if number:
-            time.sleep(FIRST_WAIT * 2 ** (number - 1))
-        problem, again = attempt(webhook, event)
-        if not problem or not again:
-            break
-    if problem and first(f"lost {webhook.name}"):  # once per session
-        log.error("canary: webhook %s: %s was not delivered: %s", webhook.name, event.kind, problem)
-
-
-def attempt(webhook: Webhook, event: Event) -> tuple[str, bool]:
-    """Send one request: (what went wrong, '' for nothing; whether another try may succeed)."""
     import requests
+    from requests.adapters import HTTPAdapter, Retry
 
     body, headers = request(webhook, event)
+    again = Retry(TRIES - 1, backoff_factor=FIRST_WAIT, status_forcelist=AGAIN, allowed_methods=None,
+                  raise_on_status=False, respect_retry_after_header=False)  # fmt: skip
     try:
         with requests.Session() as session:
+            session.mount(webhook.url, HTTPAdapter(max_retries=again))
             answer = session.post(webhook.url, data=body, headers=headers, timeout=SECONDS, allow_redirects=False)
+        problem = "" if answer.status_code < 300 else f"answered {answer.status_code}"
     except requests.RequestException as error:
-        return f"{webhook.place}: {type(error).__name__}", True  # its text contains the whole address, a secret
-    if answer.status_code < 300:
-        return "", False
-    return f"{webhook.place}: answered {answer.status_code}", answer.status_code in AGAIN
+        problem = type(error).__name__  # its text contains the whole address, a secret
+    if problem and first(f"lost {webhook.name}"):  # once per session
+        log.error("canary: webhook %s: %s was not delivered: %s: %s", webhook.name, event.kind, webhook.place, problem)
 
 
 def request(webhook: Webhook, event: Event) -> tuple[bytes, dict[str, str]]:

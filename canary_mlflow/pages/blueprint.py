@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
+from flask import Blueprint, request
 
 from canary_mlflow.errors import CanaryError, NoSuchModel, NoSuchRun, NoSuchVersion, Refused, UsageError
 from canary_mlflow.pages import models, run, session_views, verdict
@@ -72,8 +73,6 @@ def add_pages(app: Flask, readers: Readers | None = None) -> None:
 
 def blueprint() -> Blueprint:
     """All routes, with the functions that their templates may call."""
-    from flask import Blueprint
-
     made = Blueprint("canary_pages", __name__, template_folder="templates", static_folder="static")
     for path, view in ROUTES.items():
         made.add_url_rule(path, view.__name__, view, methods=["GET"])
@@ -107,8 +106,6 @@ def guarded(response: Response) -> Response:
 
 def packed(response: Response) -> Response:
     """The response as gzip if the browser can read it: tables and curves shrink to a fraction."""
-    from flask import request
-
     response.headers["Vary"] = "Accept-Encoding"
     if request.accept_encodings["gzip"]:
         response.set_data(gzip.compress(response.get_data(), compresslevel=1))
@@ -118,8 +115,6 @@ def packed(response: Response) -> Response:
 
 def sorry(error: CanaryError) -> Any:
     """An expected error as a sentence, in the format that was asked for."""
-    from flask import request
-
     code = 404 if isinstance(error, NOT_FOUND) else 403 if isinstance(error, Refused) else 503
     code = 400 if code == 503 and isinstance(error, UsageError) else code
     text = visible(public(str(error)))

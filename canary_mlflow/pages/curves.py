@@ -12,7 +12,6 @@ import numpy as np
 
 from canary_mlflow.gates.model.metrics import LAYER_GROUPS, METRICS
 from canary_mlflow.gates.model.records import Series
-from canary_mlflow.pages.point_cache import cached_points
 from canary_mlflow.pages.requests import runs_database
 from canary_mlflow.pages.series import read_series
 from canary_mlflow.reports.charts import (
@@ -28,6 +27,7 @@ from canary_mlflow.reports.charts import (
     thinned,
 )
 from canary_mlflow.tracking.describing.schema import mlflow_key
+from canary_mlflow.tracking.reading.database import points_over
 from canary_mlflow.tracking.reading.facts import RunFacts
 from canary_mlflow.tracking.reading.records import in_order, series_of
 from canary_mlflow.tracking.stores.read_only import reading
@@ -93,7 +93,7 @@ def clocks_of(runs: Sequence[RunFacts]) -> dict[str, Any]:
     without rows has no clock. Time between two points is interpolated."""
     told = {run.run_id: key for run in runs if (key := next(filter(run.latest.get, map(mlflow_key, EVERY_STEP)), ""))}
     tokens = mlflow_key("tokens")
-    found = cached_points(runs_database(), {run_id: [key, tokens] for run_id, key in told.items()})
+    found = points_over(runs_database(), {run_id: [key, tokens] for run_id, key in told.items()})
     made = {}
     for run_id, key in told.items():
         rows, counted = found[run_id][key], series_of("tokens", found[run_id][tokens]).finite_only()

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
+from flask import request, url_for
 
 from canary_mlflow import tags
 from canary_mlflow.errors import UsageError
@@ -22,7 +23,7 @@ from canary_mlflow.pages.requests import readers, registry_database, rendered, r
 from canary_mlflow.policies import policy_names
 from canary_mlflow.tracking.reading.database import SHORTEST, read_facts, read_pairs
 from canary_mlflow.tracking.reading.facts import OPEN, PARENTS, RunFacts
-from canary_mlflow.tracking.stores.tables import EXPERIMENTS, PARAMS, RUNS, TAGS
+from canary_mlflow.tracking.stores.read_only import EXPERIMENTS, PARAMS, RUNS, TAGS
 
 PAGE = 50
 CHUNKS = (400, 2000, 4000)  # runs read at once in the search for one page
@@ -227,8 +228,6 @@ def lines_of(connection: sa.Connection, kept: Mapping[str, int | None]) -> list[
 
 def sessions() -> str:
     """All sessions, or all runs, as they are asked for."""
-    from flask import url_for
-
     asked = asked_index()
     kept = {key: value for key, value in vars(asked).items() if value and key not in ("skip", "warned")}
     kept |= {"warned": "1"} if asked.warned else {}
@@ -242,8 +241,6 @@ def sessions() -> str:
 
 def asked_index() -> Asked:
     """What the query parameters ask of the index. Raises UsageError."""
-    from flask import request
-
     given = {name: request.args.get(name, "") for name in ("what", "q", "verdict", "model", "tier", "sort")}
     for name, value in given.items():
         if len(value) > 200 or "\x00" in value:

@@ -9,14 +9,13 @@ import sqlalchemy as sa
 
 from canary_mlflow import tags
 from canary_mlflow.ledger import table
+from canary_mlflow.mlflow_internals import active_workspace
 from canary_mlflow.pages.index import SHOWN
 from canary_mlflow.pages.models import ModelFacts, read_models, with_words
 from canary_mlflow.pages.requests import readers, registry_database, rendered, runs_database
-from canary_mlflow.registry.workspaces import active_workspace
 from canary_mlflow.tracking.reading.database import children_of, read_facts
 from canary_mlflow.tracking.reading.facts import OPEN, RunFacts, count
-from canary_mlflow.tracking.stores.read_only import has_ledger
-from canary_mlflow.tracking.stores.tables import RUNS
+from canary_mlflow.tracking.stores.read_only import RUNS, has_ledger
 
 RECENT = 20  # finished sessions shown
 DENSE = 2 * RECENT  # running sessions shown, those with warnings first

@@ -116,7 +116,7 @@ def usual_of(run_ids: tuple[str, ...], names: tuple[str, ...], steps: int, tier:
     """What the reference's runs did, by name. `steps`: a cache key; the runs are read again when it changes."""
     if not run_ids:
         return {}
-    runs = read_series(runs_database(), run_ids, [*names, "iteration_time"], cached=True)
+    runs = read_series(runs_database(), run_ids, [*names, "iteration_time"])
     rules = shipped_rules(tier)
     found = {name: band_of([run[name] for run in runs.values() if name in run], rules.get(name)) for name in names}
     pace = next(filter(math.isfinite, map(updates_of, runs.values())), math.nan)

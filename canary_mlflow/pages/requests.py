@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
+from flask import current_app, g, request
 
 from canary_mlflow.errors import Refused, UsageError
 from canary_mlflow.ledger.uris import plain_uri
@@ -44,8 +45,6 @@ def registry_database() -> sa.Connection:
 
 
 def _opened(uri: str) -> sa.Connection:
-    from flask import g
-
     stack, known = g.setdefault(OPENED, (ExitStack(), {}))
     if uri not in known:
         known[uri] = stack.enter_context(reading(uri))
@@ -55,8 +54,6 @@ def _opened(uri: str) -> sa.Connection:
 
 def close_databases(error: BaseException | None = None) -> None:
     """Give this request's connections back."""
-    from flask import g
-
     stack, _ = g.pop(OPENED, (ExitStack(), {}))
     stack.close()
 
@@ -71,8 +68,6 @@ class Readers:
 
 def readers() -> Readers:
     """The current app's `Readers`."""
-    from flask import current_app
-
     found: Readers = current_app.config[READERS]
     return found
 
@@ -92,8 +87,6 @@ def folder_of(run: RunFacts) -> Path | None:
 
 def argument(name: str, most: int = 256) -> str:
     """A query parameter. Raises UsageError."""
-    from flask import request
-
     found = request.args.get(name, "")
     if not found or len(found) > most or "\x00" in found:
         raise UsageError(f"{name}: {'missing' if not found else 'no such name'}; expected ?{name}=…; see the overview")
@@ -102,8 +95,6 @@ def argument(name: str, most: int = 256) -> str:
 
 def whole_number(name: str) -> int | None:
     """An optional query parameter; None if it is missing. Raises UsageError."""
-    from flask import request
-
     text = request.args.get(name)
     if text is None:
         return None
@@ -115,8 +106,6 @@ def whole_number(name: str) -> int | None:
 def rendered(template: str, **values: Any) -> str:
     """The page, with values escaped as HTML and control characters written out. Flask's `render_template` only has the
     `finalize` of the whole app, which is MLflow's."""
-    from flask import current_app
-
     made: Environment | None = current_app.config.get(ENVIRONMENT)
     if made is None:
         from jinja2 import ChoiceLoader, PackageLoader
@@ -130,8 +119,6 @@ def rendered(template: str, **values: Any) -> str:
 
 def as_answer(value: Mapping[str, Any]) -> Response:
     """A JSON response without NaN and without blanks."""
-    from flask import current_app
-
     return current_app.response_class(
         json.dumps(value, allow_nan=False, separators=(",", ":")), mimetype="application/json"
     )

@@ -1,4 +1,4 @@
-"""The series of runs as pages draw them: whole and from the cache, some points at once, and what is not sent yet."""
+"""The series of runs as pages draw them: whole, some points at once, and what is not sent yet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from canary_mlflow.files.documents import parse_json
 from canary_mlflow.files.source import open_regular
 from canary_mlflow.gates.model.metrics import METRICS
 from canary_mlflow.gates.model.records import Series
-from canary_mlflow.pages.point_cache import LONG, cached_points
 from canary_mlflow.pages.requests import folder_of
 from canary_mlflow.reports.charts import BAND
 from canary_mlflow.tracking.describing.schema import mlflow_key
@@ -26,21 +25,20 @@ from canary_mlflow.tracking.reading.database import points_over
 from canary_mlflow.tracking.reading.facts import Latest, RunFacts
 from canary_mlflow.tracking.reading.records import NONE, Points, series_of
 from canary_mlflow.tracking.sinks import FIELDS, STABILITY
-from canary_mlflow.tracking.stores.tables import POINTS
+from canary_mlflow.tracking.stores.read_only import POINTS
 
+LONG = 5_000  # rows, of which a first look has only some
+LATE = 100  # steps: a slow rank's values arrive after those of later steps
 TAIL = 1 << 18  # bytes at the end of the file that are looked at: some ten seconds of the fastest training
 MANY = 1 << 53  # steps; a float has no room for more
 WORDS = ("NaN", "Infinity", "-Infinity")  # as tracking/delivery/lines.py writes what JSON cannot
 
 
 def read_series(
-    connection: sa.Connection, run_ids: Sequence[str], names: Sequence[str], *, cached: bool = False
+    connection: sa.Connection, run_ids: Sequence[str], names: Sequence[str]
 ) -> dict[str, dict[str, Series]]:
-    """Series by run and canonical name, in one bulk read; those without points are left out. `cached`: stored points of
-    long series are good enough."""
-    read = cached_points if cached else points_over
-    keys = list(map(mlflow_key, names))
-    found = read(connection, dict.fromkeys(run_ids, keys))
+    """Series by run and canonical name, in one bulk read; those without points are left out."""
+    found = points_over(connection, {run_id: list(map(mlflow_key, names)) for run_id in run_ids})
     return {run_id: named(names, points) for run_id, points in found.items()}
 
 
@@ -57,8 +55,7 @@ def drawn_series(
     which `rough` allows if it is long."""
     keys = [key for key in map(mlflow_key, names) if key in run.latest]
     long = [key for key in keys if run.latest[key].step > LONG] if rough else []
-    read = cached_points if until is not None or (after is None and not rough) else points_over  # new rows: not stored
-    points = read(connection, {run.run_id: [key for key in keys if key not in long]}, after, until)[run.run_id]
+    points = points_over(connection, {run.run_id: [key for key in keys if key not in long]}, after, until)[run.run_id]
     for key in long:
         steps = steps_apart(connection, run.run_id, key, run.latest[key].step // BAND)
         points |= points_over(connection, {run.run_id: [key]}, at=steps)[run.run_id]

@@ -21,15 +21,14 @@ from canary_mlflow.gates.model.verdict import Difference, Verdict
 from canary_mlflow.ledger import table
 from canary_mlflow.ledger.chain import Kind
 from canary_mlflow.ledger.writing import keys_in
+from canary_mlflow.mlflow_internals import active_workspace
 from canary_mlflow.pages.curves import as_json, mean_curve
 from canary_mlflow.pages.models import newest_sessions
-from canary_mlflow.pages.point_cache import GROWN, LATE
 from canary_mlflow.pages.reference import Reference, away, champion_of, unplaced, usual_of
 from canary_mlflow.pages.requests import registry_database, runs_database
 from canary_mlflow.pages.run import marks_of
-from canary_mlflow.pages.series import drawn_series, up_to_date
+from canary_mlflow.pages.series import LATE, drawn_series, up_to_date
 from canary_mlflow.registry.acts.accepting import accepted_among
-from canary_mlflow.registry.workspaces import active_workspace
 from canary_mlflow.reports.charts import PANELS, SERIES, Panel, label, target_keys, target_of
 from canary_mlflow.reports.decision import Decision, Question, RunWarning
 from canary_mlflow.reports.formatting import counted
@@ -405,4 +404,4 @@ def steps_of(page: SessionPage) -> int:
     a 20th longer, so that its band is not computed again for each new step."""
     runs = [one.run for one in page.runs if one.run.run_id in page.reference.run_ids]
     steps = sum(run.step for run in runs)
-    return int(GROWN * math.log1p(steps)) if any(run.running for run in runs) else steps
+    return int(20 * math.log1p(steps)) if any(run.running for run in runs) else steps

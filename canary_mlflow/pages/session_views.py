@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from flask import current_app, redirect, request, url_for
+
 from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchRun, NoSuchVersion, UsageError
 from canary_mlflow.files.source import read_bytes
@@ -118,8 +120,6 @@ def session() -> Any:
     """The page for ?id=: a session with all its runs, or a model."""
     place = find(argument("id", LONGEST))
     if place.head is None:
-        from flask import redirect, url_for
-
         return redirect(url_for("canary_pages.model", name=place.model))
     heads = readable([place.head])
     found = judged(place.head)
@@ -160,8 +160,6 @@ def page_of(
 
 def find_session(word: str) -> Any:
     """Redirect an address that can be shared, /session/WORD, to `session`."""
-    from flask import redirect, url_for
-
     if len(word) > LONGEST:
         raise UsageError(f"an address of {len(word)} characters; expected an id or a name; see the overview")
     return redirect(url_for("canary_pages.session", id=word))
@@ -169,8 +167,6 @@ def find_session(word: str) -> Any:
 
 def compare() -> Any:
     """Two to six runs or sessions in common charts: ?a=…&b=…, or those chosen in the index: ?with=ID&with=ID."""
-    from flask import redirect, request, url_for
-
     if chosen := request.args.getlist("with"):
         if not 2 <= len(chosen) <= len(SIDES):
             raise UsageError(f"{len(chosen)} chosen to compare; expected two to six")
@@ -189,8 +185,6 @@ def compare() -> Any:
 
 def sides_asked() -> list[tuple[str, str]]:
     """What ?a=…&b=… name. Raises UsageError."""
-    from flask import request
-
     asked = [(name, argument(name, LONGEST)) for name in SIDES if request.args.get(name)]
     if len(asked) < 2:
         raise UsageError(
@@ -283,8 +277,6 @@ def clock_json() -> Response:
 
 def session_csv() -> Response:
     """Every recorded value of ?names=a,b."""
-    from flask import current_app
-
     names, page = names_asked(), asked_for()
     if not names:
         raise UsageError("names: missing; expected the series, as in ?names=loss,kl")
@@ -296,8 +288,6 @@ def session_csv() -> Response:
 
 def asked_for() -> SessionPage:
     """The page whose curves were asked for. Raises UsageError, NoSuchRun, Refused."""
-    from flask import request
-
     if not request.args.get("id"):
         return read_page(heads_of(sides_asked()))
     place = find(argument("id", LONGEST))
@@ -309,6 +299,4 @@ def asked_for() -> SessionPage:
 
 def names_asked() -> list[str]:
     """The series in ?names=, at most ASKED."""
-    from flask import request
-
     return [one for one in request.args.get("names", "").split(",") if one][:ASKED]

@@ -20,8 +20,8 @@ from canary_mlflow.gates.parser import parse_policy
 from canary_mlflow.gates.watch.warning import Level
 from canary_mlflow.ledger import table
 from canary_mlflow.ledger.chain import FIRST, ReadRow, Row, checked
-from canary_mlflow.ledger.policy_rows import said_by
 from canary_mlflow.ledger.writing import keys_in
+from canary_mlflow.mlflow_internals import active_workspace
 from canary_mlflow.pages.models import read_champions, session_of, versions_of
 from canary_mlflow.pages.requests import (
     argument,
@@ -33,8 +33,8 @@ from canary_mlflow.pages.requests import (
     whole_number,
 )
 from canary_mlflow.pages.series import read_series
+from canary_mlflow.registry.policies.in_force import said_by
 from canary_mlflow.registry.versions import CHAMPION
-from canary_mlflow.registry.workspaces import active_workspace
 from canary_mlflow.reports.decision import Decision, RunWarning, decision_from_dict
 from canary_mlflow.reports.forest import Dot, dots_of
 from canary_mlflow.reports.rows import WORDS

@@ -9,13 +9,13 @@ from canary_mlflow.errors import CanaryError, UsageError
 from canary_mlflow.ledger.chain import Damage, Kind, Row
 from canary_mlflow.ledger.install import missing_triggers
 from canary_mlflow.ledger.triggers import sources
+from canary_mlflow.mlflow_internals import DEFAULT
 from canary_mlflow.registry.acts.act import DONE
 from canary_mlflow.registry.guard.binding import changes, digest_of_all, file_digests, files_at, run_digests
 from canary_mlflow.registry.guard.order import Binding
 from canary_mlflow.registry.guard.origin import out_of_reach
 from canary_mlflow.registry.guard.seal import changed_files
 from canary_mlflow.registry.pruning.pruned import about, given_up, released
-from canary_mlflow.registry.workspaces import DEFAULT
 from canary_mlflow.tags import FACTS_ACCEPTED, OURS, VERDICT
 from canary_mlflow.tracking.reading.database import read_runs_from
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from mlflow.exceptions import MlflowException
+
 from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchModel, NoSuchVersion
 from canary_mlflow.gates.model.wording import listed
@@ -35,8 +37,6 @@ def is_evidence_only(found: ModelVersion) -> bool:
 
 def ensure_model(client: MlflowClient, model_name: str) -> None:
     """Create the registered model unless it already exists."""
-    from mlflow.exceptions import MlflowException
-
     try:
         client.create_registered_model(model_name)
     except MlflowException as error:
@@ -57,8 +57,6 @@ def champion_number(client: MlflowClient, model: str) -> str | None:
 
 def holder_of(client: MlflowClient, model: str, alias: str) -> str | None:
     """The number of the version that an alias names; None if it names none. Raises NoSuchModel."""
-    from mlflow.exceptions import MlflowException
-
     try:
         number = client.get_registered_model(model).aliases.get(alias)
     except MlflowException as error:
@@ -81,8 +79,6 @@ def find_model(client: MlflowClient, model: str) -> None:
 
 def find_version(client: MlflowClient, model: str, version: str) -> ModelVersion:
     """The model version. Raises NoSuchModel or NoSuchVersion, which list what exists."""
-    from mlflow.exceptions import MlflowException
-
     try:
         return client.get_model_version(model, version)
     except MlflowException as error:

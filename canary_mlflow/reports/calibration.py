@@ -1,5 +1,4 @@
-"""How much unchanged runs differ, for people and as JSON values: spreads, the tiers that resolve them, and how often
-the policy errs on these runs."""
+"""How much unchanged runs differ, for people and as JSON values: spreads, and the tiers that resolve them."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from canary_mlflow.gates import Policy, Run
-from canary_mlflow.gates.calibration import UPPER, MetricSpread, Resplits, resolvable, uncertainty
+from canary_mlflow.gates.calibration import UPPER, MetricSpread, resolvable, uncertainty
 from canary_mlflow.gates.model.rules import MetricRule, Scale
 from canary_mlflow.gates.model.wording import counted, figure, quantity
 from canary_mlflow.policies import load_policy, option_names
@@ -29,7 +28,6 @@ class Calibration:
     when: Mapping[str, str]
     spreads: Sequence[MetricSpread]
     margins: Mapping[str, Mapping[str, float]]
-    resplits: Resplits | None
     notes: Sequence[str]
 
 
@@ -85,7 +83,6 @@ def lines(found: Calibration) -> Iterator[str]:
     yield f"up to: the {_LEVEL} upper confidence bound of the spread (equal runs have none). shipped: the policy's."
     yield f"resolved by: the tiers in which {sides} tell half a margin from nothing with 95 % confidence, even"
     yield "at that bound; perhaps: only at the measured spread, so that more runs must confirm it."
-    yield from _resplit(found.policy, found.resplits)
     yield from (f"Note: {note}." for note in found.notes)
 
 
@@ -110,7 +107,6 @@ def as_dict(found: Calibration) -> dict[str, Any]:
         "policy": found.policy.name,
         "when": dict(found.when),
         "metrics": metrics,
-        "resplits": None if found.resplits is None else vars(found.resplits),
         "notes": list(found.notes),
     }
 
@@ -152,13 +148,3 @@ def _margin(each: MetricSpread) -> float:
 def amount(value: float, rule: MetricRule, relative: bool) -> str:
     """A spread or a margin: in percent if it is relative, else in the unit that verdicts use."""
     return f"{figure(100 * value)} %" if relative else quantity(value, rule.unit)
-
-
-def _resplit(policy: Policy, splits: Resplits | None) -> Iterator[str]:
-    if splits is None:
-        yield "No group has four runs, which judging them against each other takes; of a canary, repeats=5 makes five."
-        return
-    yield (
-        f"{splits.splits} random splits of one group, {splits.k} against {splits.m} runs, policy {policy.name}: "
-        f"{splits.block:.1%} BLOCK, {splits.passed:.1%} PASS. (The splits share runs: no independent trials.)"
-    )

@@ -17,11 +17,6 @@ from canary_mlflow.shown import finalized, shown
 
 def render(study: Study) -> str:
     """The whole page. Imports matplotlib and jinja2."""
-    return page(study, {chart.slug: pictures.svg(chart) for chart in study.charts if chart.curves})
-
-
-def page(study: Study, drawn: Mapping[str, str]) -> str:
-    """The page around charts that are already drawn: slug → SVG."""
     study = shown(study)
     decision = study.decision
     return filled(
@@ -29,11 +24,11 @@ def page(study: Study, drawn: Mapping[str, str]) -> str:
         finalized,
         study=study,
         decision=decision,
-        images={slug: as_address(svg) for slug, svg in drawn.items()},
+        images={chart.slug: as_address(pictures.svg(chart)) for chart in study.charts if chart.curves},
         view=None if decision is None else view_of(decision, then="ledger" in study.origin),
         policy="" if decision is None else written(decision.verdict.policy),
         fingerprint=fingerprint(study),
-        profiled=profiled(study),
+        tables=[] if study.profiled is None else list(profile.tables(study.profiled)),
         described=described,
     )
 
@@ -54,17 +49,6 @@ def fingerprint(study: Study) -> list[tuple[str, str, list[str]]]:
             values = [getattr(run, group).get(key, "-") for run in study.candidates]
             rows.append((group, key, list(dict.fromkeys(values))))
     return rows
-
-
-def profiled(study: Study) -> dict[str, Any]:
-    """Tables and pictures of the profile; empty if there is none."""
-    found = study.profiled
-    if found is None:
-        return {}
-    sides = [("this one", found.profile), *([("the champion", found.champion)] if found.champion else [])]
-    drawn = [(name, as_address(svg)) for name, side in sides if (svg := profile.flame(side))]
-    grown = [(name, as_address(svg)) for name, side in sides if (svg := profile.memory(side))]
-    return {"found": found, "tables": list(profile.tables(found)), "flames": drawn, "memory": grown}
 
 
 def as_address(svg: str) -> str:

@@ -1,4 +1,4 @@
-"""What went wrong in runs: what the watch said, or says now of a run that was not watched, and how a run broke off.
+"""What went wrong in runs: what the watch said while they ran, and how a run broke off.
 What several runs, or several streams of one run, show is said once."""
 
 from __future__ import annotations
@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 from canary_mlflow.errors import StoreError
 from canary_mlflow.gates.model.records import Run
-from canary_mlflow.gates.watch import Level, Watch, WatchWarning
-from canary_mlflow.policies import load_watch
+from canary_mlflow.gates.watch import Level, WatchWarning
 from canary_mlflow.reports.decision import RunWarning
-from canary_mlflow.tags import WATCH_LEVEL, WATCH_WARNINGS
+from canary_mlflow.tags import WATCH_WARNINGS
 from canary_mlflow.tracking.reading.facts import count, warnings_in, whole
 
 SEED = "seed "
@@ -106,19 +105,17 @@ def who(runs: Sequence[str]) -> str:
 
 def instabilities_of(run: str, found: Run, tags: Mapping[str, str]) -> list[Instability]:
     """The instabilities of one run, the earliest first, how it ended last."""
-    watched = WATCH_LEVEL in tags
-    source = "reported while it ran" if watched else "nobody watched this run; found now, in what it recorded"
     try:
-        warnings = warnings_in(tags) if watched else replayed(found)
+        warnings = warnings_in(tags)
     except StoreError:  # somebody else's tag
-        warnings, source = replayed(found), "its tag of warnings cannot be read; found now, in what it recorded"
-    listed = [instability(run, one, source) for one in sorted(warnings, key=lambda one: one.step)]
+        warnings = ()
+    listed = [instability(run, one) for one in sorted(warnings, key=lambda one: one.step)]
     return [*listed, *ending(run, found)]
 
 
-def instability(run: str, warning: WatchWarning, source: str) -> Instability:
+def instability(run: str, warning: WatchWarning) -> Instability:
     """A warning of the watch."""
-    return Instability(run=run, source=source, **warning.to_dict())  # type: ignore[arg-type]  # the same names
+    return Instability(run=run, source="reported while it ran", **warning.to_dict())  # type: ignore[arg-type]
 
 
 def ending(run: str, found: Run) -> Iterator[Instability]:
@@ -136,20 +133,6 @@ def ending(run: str, found: Run) -> Iterator[Instability]:
             advice=advice or "look at the run's log",
             source="recorded with the run",
         )
-
-
-def replayed(run: Run) -> tuple[WatchWarning, ...]:
-    """What the watch would have said, by its default policy."""
-    watch = Watch(load_watch(), algo=run.workload.get("algo", ""), max_steps=None)
-    rows: dict[int, dict[str, float]] = {}
-    for name, series in run.series.items():
-        for step, value in zip(series.steps.tolist(), series.values.tolist(), strict=True):
-            rows.setdefault(step, {})[name] = value
-    for step in sorted(rows):
-        if step > 0:  # 0: logged before training
-            watch.observe(step, rows[step])
-    watch.finish(run.completed)
-    return tuple(watch.warnings)
 
 
 def unlisted(run: str, tags: Mapping[str, str], listed: int) -> str:

@@ -10,8 +10,7 @@ from textwrap import wrap
 from typing import Any
 
 from canary_mlflow.gates import MetricRule, Policy
-from canary_mlflow.gates.model.priors import Prior
-from canary_mlflow.gates.model.rules import Scale, Worse
+from canary_mlflow.gates.model.rules import Prior, Scale, Worse
 from canary_mlflow.gates.model.wording import change, limit
 from canary_mlflow.gates.stats.power import POWER, Chances
 from canary_mlflow.reports.calibration import amount

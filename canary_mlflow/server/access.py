@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
+from flask import g
+
 from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchModel, NoSuchRun, NoSuchVersion, UsageError
 from canary_mlflow.pages.blueprint import NAMED, paths, prefix
@@ -101,8 +103,6 @@ def readers(auth: Any) -> Readers:
         return bool(auth.sender_is_admin() or auth._get_registered_model_permission(name).can_read)
 
     def may_read_experiment(number: str) -> bool:
-        from flask import g
-
         user = g.mlflow_authenticated_user
         return bool(auth.sender_is_admin() or auth._get_experiment_permission(number, user).can_read)
 
@@ -153,8 +153,6 @@ def may_speak(auth: Any, asked: Mapping[str, Any]) -> bool:
 
 def may_change(auth: Any, run_id: str) -> bool:
     """Whether the user may change a run; True for a missing one, which the answer will name."""
-    from flask import g
-
     try:
         number = get_run(client(), run_id).info.experiment_id
     except NoSuchRun:
@@ -170,8 +168,6 @@ def may_manage(auth: Any, asked: Mapping[str, Any]) -> bool:
 def may_prune(auth: Any, asked: Mapping[str, Any]) -> bool:
     """Whether the user may give up files: one who has MANAGE on the model and may delete in the experiments of its
     sessions. MANAGE alone is too little: whoever may read those can register their files as a new model."""
-    from flask import g
-
     if not may_manage(auth, asked):
         return False
     sessions = {session_of(one) for one in every_version(client(), f"name={tags.quoted(asked['model'])}")}

@@ -10,6 +10,9 @@ from functools import wraps
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from flask import jsonify
+from mlflow.exceptions import MlflowException
+
 from canary_mlflow.errors import (
     BaselineMoved,
     CanaryError,
@@ -41,9 +44,6 @@ def answered(view: Callable[[], Any]) -> Callable[[], Response]:
 
     @wraps(view)
     def answer() -> Any:
-        from flask import jsonify
-        from mlflow.exceptions import MlflowException
-
         try:
             return jsonify(view())
         except CanaryError as error:

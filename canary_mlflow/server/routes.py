@@ -6,6 +6,9 @@ import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from flask import current_app, request
+from mlflow import MlflowClient
+
 from canary_mlflow import tags
 from canary_mlflow.errors import (
     Refused,
@@ -20,7 +23,6 @@ from canary_mlflow.server.requests import LEDGER, Shape, only_model, parse, quer
 
 if TYPE_CHECKING:
     from flask import Flask
-    from mlflow import MlflowClient
 
     from canary_mlflow.ledger.chain import Row
     from canary_mlflow.registry.backends.database import Database
@@ -34,7 +36,7 @@ BLESSING = Shape(required=("model", "version", "reason"), optional=("without_wei
 ACCEPTANCE = Shape(required=("model", "version", "reason"))
 ROLLBACK = Shape(required=("model", "reason"))
 ADOPTION = Shape(required=("model", "reason"), optional=("alias",))
-PRUNING = Shape(required=("model",), optional=("version", "session", "keep", "older_than"))
+PRUNING = Shape(required=("model",), optional=("version", "keep", "older_than"))
 
 
 def add_routes(app: Flask, *, authenticated: bool) -> None:
@@ -48,8 +50,6 @@ def add_routes(app: Flask, *, authenticated: bool) -> None:
 
 def client() -> MlflowClient:
     """A client for the server's own databases."""
-    from mlflow import MlflowClient
-
     backend = os.environ[SERVER_BACKEND]
     return MlflowClient(
         tracking_uri=backend, registry_uri=guarded_uri(plain_uri(os.environ.get(SERVER_REGISTRY) or backend))
@@ -84,8 +84,6 @@ def openapi() -> dict[str, Any]:
 
 def ledger() -> dict[str, Any]:
     """Rows of the ledger, in order, and what it says about the keys that signed them."""
-    from flask import request
-
     from canary_mlflow.ledger.table import first_of_keys, key_rows
 
     asked = query(request.args)
@@ -107,8 +105,6 @@ def head() -> dict[str, Any]:
 
 def verdicts() -> dict[str, Any]:
     """Judge a version from the stored histories by the policy in force for its model, sign, and move the alias."""
-    from flask import request
-
     from canary_mlflow.registry.backends import registry_of
     from canary_mlflow.registry.judging.gatekeeper import gate
     from canary_mlflow.registry.policies.asked import in_force
@@ -134,8 +130,6 @@ def verdicts() -> dict[str, Any]:
 
 def seals() -> dict[str, Any]:
     """Read the files of a new version and record their digests; how the run evaluated them is the client's claim."""
-    from flask import request
-
     from canary_mlflow.registry.guard.seal import seal_version
     from canary_mlflow.registry.versions import Weights
 
@@ -150,10 +144,8 @@ def seals() -> dict[str, Any]:
 
 def read_policies() -> dict[str, Any]:
     """The policy in force for a model, and every row that concerns it; without a model, all rows."""
-    from flask import request
-
-    from canary_mlflow.ledger.policy_rows import matches, pattern_of
     from canary_mlflow.registry.policies.asked import in_force
+    from canary_mlflow.registry.policies.in_force import matches, pattern_of
 
     model, ours = only_model(request.args), registry()
     rows = [row for row in ours.policy_rows(model) if model is None or matches(pattern_of(row), model)]
@@ -163,8 +155,6 @@ def read_policies() -> dict[str, Any]:
 
 def set_policies() -> dict[str, Any]:
     """Judge the models of a pattern by a shipped policy, or by one whose keys were sent. Paths are not accepted."""
-    from flask import request
-
     from canary_mlflow.policies import content_of, policy_names
     from canary_mlflow.registry.policies.asked import set_policy
 
@@ -181,8 +171,6 @@ def set_policies() -> dict[str, Any]:
 
 def sessions() -> dict[str, Any]:
     """Record a row about a session; the server reads its runs, and what is in them, from its own store."""
-    from flask import request
-
     from canary_mlflow.registry.sessions.orders import record_order
     from canary_mlflow.registry.sessions.rows import Word, record
     from canary_mlflow.tracking.stores.session import get_run
@@ -255,25 +243,21 @@ def acceptances() -> dict[str, Any]:
 
 
 def prunings() -> dict[str, Any]:
-    """Which of a model's files would be removed; with a version or a session, give up and remove its files."""
-    from flask import request
-
+    """Which of a model's files would be removed; with a version, give up and remove its files."""
     from canary_mlflow.registry.pruning.needed import KEEP, Terms
     from canary_mlflow.registry.pruning.pruning import plan, prune
 
     asked = parse(request.get_data(), PRUNING)
-    model, what = asked["model"], {key: asked[key] for key in ("version", "session") if key in asked}
+    model, version = asked["model"], asked.get("version")
     refuse_unknown_people(f"files of model {model!r}", "prune")
     terms = Terms(keep=asked.get("keep", KEEP), older_than=asked.get("older_than", 0.0))
-    if not what:
+    if version is None:
         return {"fates": [asdict(fate) for fate in plan(client(), model, terms)]}
-    return {"pruned": asdict(prune(client(), model, terms, **what, actor=current_actor()))}
+    return {"pruned": asdict(prune(client(), model, terms, version=version, actor=current_actor()))}
 
 
 def act(shape: Shape, command: str) -> dict[str, Any]:
     """The body of an act by hand, for which a known person must answer; access.py checked who may manage the model."""
-    from flask import request
-
     asked = parse(request.get_data(), shape)
     alias, version = asked.get("alias", "champion"), asked.get("version", "(the former)")
     refuse_unknown_people(f"model {asked['model']!r}, version {version}, alias {alias!r}", command)
@@ -282,8 +266,6 @@ def act(shape: Shape, command: str) -> dict[str, Any]:
 
 def refuse_unknown_people(subject: str, command: str) -> None:
     """Raise Refused on a server without authentication."""
-    from flask import current_app
-
     if not current_app.config["CANARY_AUTHENTICATED"]:
         raise Refused(
             f"{subject}: this server does not know who asks, a name is missing; serve with --app-name canary-auth, or "

@@ -16,11 +16,10 @@ from canary_mlflow import tags
 from canary_mlflow.errors import StoreError, one_line
 from canary_mlflow.policies import load_watch
 from canary_mlflow.tracking import joining
-from canary_mlflow.tracking.describing.arguments import at_default
 from canary_mlflow.tracking.describing.compact import compact
 from canary_mlflow.tracking.describing.fact_tags import jsonable
 from canary_mlflow.tracking.describing.schema import CONFIG_PREFIX, required
-from canary_mlflow.tracking.describing.workload import algorithm_of, logs_as, workload_of
+from canary_mlflow.tracking.describing.workload import algorithm_of, at_default, logs_as, workload_of
 from canary_mlflow.tracking.ending import Target
 from canary_mlflow.tracking.observers import Observer
 from canary_mlflow.tracking.sinks import SINKS, USUAL, SinkSetting, check_names

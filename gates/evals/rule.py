@@ -19,7 +19,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from canary_mlflow.gates.model.priors import SHIPPED_DF, Prior
+from canary_mlflow.gates.model.rules import SHIPPED_DF, Prior
 from canary_mlflow.gates.stats.comparisons import moderate
 
 Scores = NDArray[np.float64]

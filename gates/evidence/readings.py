@@ -11,9 +11,8 @@ import numpy as np
 
 from canary_mlflow.gates.model.metrics import metrics_with
 from canary_mlflow.gates.model.policy import Policy
-from canary_mlflow.gates.model.priors import Prior
 from canary_mlflow.gates.model.records import EDGE, SUMMARIES, Run, Series, Values, rate
-from canary_mlflow.gates.model.rules import LARGEST_LOG, MetricRule, Role, Scale, as_change
+from canary_mlflow.gates.model.rules import LARGEST_LOG, MetricRule, Prior, Role, Scale, as_change
 from canary_mlflow.gates.model.wording import quantity
 
 LEAST_POINTS = 8

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Any, Generic, TypeVar
 
-from canary_mlflow.gates.model.bound import bound_of
 from canary_mlflow.gates.model.eval_rules import EvalRules, read_evals
 from canary_mlflow.gates.model.fields import (
     PolicyError,
@@ -22,10 +21,9 @@ from canary_mlflow.gates.model.fields import (
     section,
     text,
 )
-from canary_mlflow.gates.model.paradigm import paradigm_of
-from canary_mlflow.gates.model.priors import SHIPPED_DF, Prior
+from canary_mlflow.gates.model.paradigm import bound_of, paradigm_of
 from canary_mlflow.gates.model.records import SUMMARIES
-from canary_mlflow.gates.model.rules import MetricRule, Scale
+from canary_mlflow.gates.model.rules import SHIPPED_DF, MetricRule, Prior, Scale
 
 
 class FreshBaseline(StrEnum):

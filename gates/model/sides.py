@@ -10,8 +10,8 @@ from statistics import fmean
 
 import numpy as np
 
-from canary_mlflow.gates.model.bound import bound_of_sides
 from canary_mlflow.gates.model.metrics import METRICS, RECORDINGS, metrics_with
+from canary_mlflow.gates.model.paradigm import bound_of_sides
 from canary_mlflow.gates.model.records import EDGE, Run, Version
 from canary_mlflow.gates.model.verdict import Check, Difference, ReasonCode, open_check
 from canary_mlflow.gates.model.wording import counted, listed

@@ -16,8 +16,8 @@ from statistics import fmean, median
 import numpy as np
 import scipy
 
-from canary_mlflow.gates.model.priors import Prior
 from canary_mlflow.gates.model.records import Values
+from canary_mlflow.gates.model.rules import Prior
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,8 @@ import numpy as np
 import scipy
 
 from canary_mlflow.gates.model.policy import Policy
-from canary_mlflow.gates.model.priors import Prior
 from canary_mlflow.gates.model.records import Values
-from canary_mlflow.gates.model.rules import MetricRule, Role, Worse
+from canary_mlflow.gates.model.rules import MetricRule, Prior, Role, Worse
 from canary_mlflow.gates.stats.comparisons import Comparison, Design, Spread, compare
 
 LEAST_TO_BLOCK = 2

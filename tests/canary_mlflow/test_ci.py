@@ -111,7 +111,7 @@ def test_without_a_token_only_what_needs_none_is_written(
 def test_the_session_of_the_job_is_found_and_no_other(
     recorded: Any, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from canary_mlflow.ci.job import ci_tags
+    from canary_mlflow.ci import ci_tags
 
     monkeypatch.setenv("GITHUB_JOB", recorded.model)  # of this test alone
     missing = ci(recorded, out=place)
@@ -138,7 +138,7 @@ def test_outside_of_ci_a_subject_is_needed(guarded: Any, tmp_path: Path, monkeyp
 
 
 def test_a_gitlab_job_finds_its_session(recorded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from canary_mlflow.ci.job import ci_tags
+    from canary_mlflow.ci import ci_tags
 
     gitlab = {"GITLAB_CI": "true", "CI_JOB_ID": recorded.model, "CI_PROJECT_PATH": "g/p", "CI_JOB_URL": "https://gl"}
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)

@@ -2,44 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import forking
 import pytest
 from packaging.requirements import Requirement
 from small_disk import small_disk
 
 from canary_mlflow import doctor, installation
-from canary_mlflow.findings import Finding, Level
+from canary_mlflow.installation import Finding, Level
 from canary_mlflow.link_env import place_of
-
-
-def test_a_forgotten_running_run_is_found_with_the_way_to_close_it(recorded: Any) -> None:
-    old = int((time.time() - 10 * 3600) * 1000)
-    ours = {"canary.role": "run"}
-    stale = recorded.client.create_run(recorded.experiment, start_time=old, tags=ours).info.run_id
-    fresh = recorded.client.create_run(recorded.experiment, tags=ours).info.run_id
-    other = recorded.client.create_run(recorded.experiment, start_time=old).info.run_id
-    finding = doctor.running(recorded.client)
-    assert finding.level is Level.WARN
-    assert stale in finding.found
-    assert fresh not in finding.found
-    assert other not in finding.found
-    command = finding.advice.partition("close each: ")[2].replace("ID", stale)
-    subprocess.run(command.replace("python", forking.python(), 1), shell=True, check=True)  # as it would be copied
-    assert doctor.running(recorded.client).level is Level.OK
-
-
-def test_the_way_to_close_a_run_shows_no_password_and_works() -> None:
-    advice = doctor.closing_command("postgresql://canary:secret@db/mlflow")
-    assert "secret" not in advice
-    assert "***" not in advice
-    assert "MlflowClient().set_terminated" in advice
 
 
 def test_requirements_missing_or_out_of_range_are_named() -> None:

@@ -384,8 +384,8 @@ def test_a_missing_file_and_a_folder_are_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("packed", [False, True])
 def test_more_rows_than_any_run_has_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bool) -> None:
     monkeypatch.setattr("canary_mlflow.files.limits.MAX_ROWS", 1000)
-    monkeypatch.setattr("canary_mlflow.files.rows_json.MAX_ROWS", 1000)
-    monkeypatch.setattr("canary_mlflow.files.rows_csv.MAX_ROWS", 1000)
+    monkeypatch.setattr("canary_mlflow.files.rows.MAX_ROWS", 1000)
+    monkeypatch.setattr("canary_mlflow.files.rows.MAX_ROWS", 1000)
     assert limits.MAX_ROWS == 1000
     for body in (
         lines([{"step": step, "loss": 1.0} for step in range(1002)]),

@@ -12,10 +12,9 @@ import pytest
 from history_files import values, write
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.files.numbers import json_value, number, number_or_none
+from canary_mlflow.files.numbers import json_value, number, number_or_none, speed_of
 from canary_mlflow.files.reading import read_history
 from canary_mlflow.files.runs import read_run
-from canary_mlflow.files.units import speed_of
 
 LOGS = Path(__file__).resolve().parents[1] / "data" / "logs"
 ROWS = 20

@@ -184,7 +184,7 @@ def test_people_of_a_model_act_and_two_of_them_override_a_block(site: Site) -> N
     shown = run_as("editor", site.uri, "policy", "show", "m").output
     assert shown.startswith("careful  (row ")
     assert "2 for an override of a BLOCK" in shown
-    assert "careful for models like m" in run_as("editor", site.uri, "policy", "history", "m").output
+    assert "careful for models like m" in run_as("editor", site.uri, "policy", "show").output
 
     version = as_editor(site, slower=2.0)
     judged = run_as("editor", site.uri, "gate", "m", version)

@@ -126,7 +126,7 @@ def test_a_terminal_in_colour_obeys_us_alone(attacked: Attacked) -> None:
     from canary_mlflow.analysis.reading import study_of
     from canary_mlflow.analysis.subject import find_subject
     from canary_mlflow.reports import following, terminal
-    from canary_mlflow.tracking.reading.following import look
+    from canary_mlflow.reports.following import look
 
     study = study_of(attacked.store.client, find_subject(attacked.store.client, attacked.session))
     sight = look(attacked.store.client, attacked.session, following.WATCHED)
@@ -256,11 +256,11 @@ WRITERS = {
     "canary_mlflow/interpreter.py": "before anything can be imported",
     "canary_mlflow/link_env.py": "where our own environment is",
     "canary_mlflow/cli.py": "our own version",
-    "canary_mlflow/commands/run.py": "our own help",
+    "canary_mlflow/commands/canaries.py": "our own help",
     "canary_mlflow/commands/env.py": "a line that it has made visible, in colour",
     "canary_mlflow/commands/shared.py": "JSON",
     "canary_mlflow/commands/audit.py": "the rows of an export, in ASCII",
-    "canary_mlflow/commands/replay.py": "JSON",
+    "canary_mlflow/commands/judge.py": "JSON",
     "canary_mlflow/commands/evals.py": "JSON",
     "canary_mlflow/commands/import_.py": "JSON",
     "canary_mlflow/commands/report.py": "a file's bytes on stdout, as asked for",

@@ -16,7 +16,6 @@ from canary_mlflow.errors import Refused, UsageError
 from canary_mlflow.ledger import install, table
 from canary_mlflow.ledger.chain import Kind, Record, signed
 from canary_mlflow.ledger.keys import key_folder, load_signer
-from canary_mlflow.ledger.policy_rows import policy_record
 from canary_mlflow.policies import content_of, load_policy
 from canary_mlflow.registry.acts.act import Request
 from canary_mlflow.registry.acts.by_hand import bless, override
@@ -25,6 +24,7 @@ from canary_mlflow.registry.judging.assessment import Options, assess
 from canary_mlflow.registry.judging.gatekeeper import enact, gate
 from canary_mlflow.registry.policies.asked import set_policy
 from canary_mlflow.registry.policies.audited import policy_damages
+from canary_mlflow.registry.policies.in_force import policy_record
 
 pytestmark = pytest.mark.usefixtures("unpublished")
 
@@ -76,9 +76,8 @@ def test_a_policy_is_set_shown_and_used(guarded: Any, tmp_path: Path) -> None:
     assert shown.startswith("house  (row")
     assert "slower is fine here" in shown
     assert yaml.safe_load(run(guarded.uri, "policy", "show", guarded.model, "--full").output) == content_of(house)
-    told = run(guarded.uri, "policy", "history", guarded.model).output.splitlines()
-    assert [line.split()[3] for line in told] == ["perf", "house"]
-    assert f"policy    house for models like {guarded.model}" in run(guarded.uri, "audit", "log", guarded.model).output
+    told = [one.split() for one in run(guarded.uri, "audit", "log", guarded.model).output.splitlines()]
+    assert [words[3] for words in told if words[2] == "policy"] == ["perf", "house"]
     version = guarded.version(slower=1.9)
     judged = run(guarded.uri, "gate", guarded.model, version)
     assert judged.exit_code == 0, judged.output
@@ -88,7 +87,7 @@ def test_a_policy_is_set_shown_and_used(guarded: Any, tmp_path: Path) -> None:
 
 
 def test_the_most_specific_pattern_counts_and_the_newest_of_equals(recorded: Any) -> None:
-    from canary_mlflow.ledger.policy_rows import in_force_row
+    from canary_mlflow.registry.policies.in_force import in_force_row
 
     signer, rows = load_signer(key_folder()), []
     for pattern in ("*", "team-*", "team-a?", "team-a*", "team-b1", "team-?b*"):

@@ -19,12 +19,12 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from canary_mlflow import CanaryCallback
 from canary_mlflow.tracking.describing.gpus import driver_name
-from canary_mlflow.tracking.probes import Row, gpu, sentinel
+from canary_mlflow.tracking.probes import Row, sentinel, surroundings
 from canary_mlflow.tracking.probes.clock import Clock
 from canary_mlflow.tracking.probes.derived import Clipping
-from canary_mlflow.tracking.probes.gpu import GPU, readings
 from canary_mlflow.tracking.probes.memory import Growth
 from canary_mlflow.tracking.probes.sentinel import Sentinel
+from canary_mlflow.tracking.probes.surroundings import GPU, readings
 
 
 def growth_of(values: Any) -> float:
@@ -154,7 +154,7 @@ def test_without_a_gpu_or_a_driver_there_is_no_series(monkeypatch: pytest.Monkey
         raise pynvml.NVMLError(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 
     monkeypatch.setattr(pynvml, "nvmlInit", no_driver)
-    monkeypatch.setattr(gpu, "device_name", lambda: pytest.fail("nobody to ask"))
+    monkeypatch.setattr(surroundings, "device_name", lambda: pytest.fail("nobody to ask"))
     for device in ("cpu", "cuda"):
         probe, row = GPU(), Row()
         probe.start(setting(device=device))

@@ -14,10 +14,10 @@ from probe_setting import setting
 
 from canary_mlflow.tracking.probes import BEAT, Row, sentinel
 from canary_mlflow.tracking.probes.clock import Clock
-from canary_mlflow.tracking.probes.gpu import EVERY as ASKED_EVERY
-from canary_mlflow.tracking.probes.gpu import GPU, readings
 from canary_mlflow.tracking.probes.phases import Phases
 from canary_mlflow.tracking.probes.sentinel import Sentinel
+from canary_mlflow.tracking.probes.surroundings import EVERY as ASKED_EVERY
+from canary_mlflow.tracking.probes.surroundings import GPU, readings
 from canary_mlflow.training.faults.pace import Pace
 
 

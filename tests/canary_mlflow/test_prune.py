@@ -21,7 +21,6 @@ from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.acts.by_hand import bless
 from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.judging.gatekeeper import gate
-from canary_mlflow.registry.judging.unregistered import gate_change
 from canary_mlflow.registry.pruning import pruning
 from canary_mlflow.tags import PROFILE_OF
 
@@ -38,10 +37,10 @@ def prune(it: Any, *words: str) -> Result:
 
 
 def fates(result: Result) -> dict[str, tuple[bool, str]]:
-    """Version, or session without one → whether it goes, and why."""
+    """Version → whether it goes, and why."""
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)["fates"]
-    return {one["version"] or one["session"]: (one["goes"], one["why"]) for one in found}
+    return {one["version"]: (one["goes"], one["why"]) for one in found}
 
 
 def audit(it: Any) -> list[str]:
@@ -317,34 +316,6 @@ def test_a_bucket_that_keeps_what_it_is_told_to_delete_is_found_out(recorded: An
     assert [one.path for one in files] == ["model/deep/model.safetensors"]
     with pytest.raises(StoreError, match="keeps://bucket/r: it deletes nothing; expected"):
         refuse_undeletable(files, "")
-
-
-def test_sessions_that_were_judged_and_that_no_version_came_of_go_too(recorded: Any) -> None:
-    policy = load_policy("smoke")
-    champions(recorded, 1)
-    passed, open_, running, pending = (recorded.session(runs=3) for _ in range(4))
-    undecided = recorded.session(without=("perf/step_cost", "perf/step_time", "perf/step_cpu_time"))
-    for session in (passed, open_, running, pending, undecided):
-        recorded.weights(recorded.children(session)[0])
-    for session in (passed, running, undecided):
-        gate_change(recorded.client, recorded.model, session, policy)
-    recorded.client.update_run(recorded.children(running)[0], status="RUNNING")
-    gate_change(recorded.client, recorded.model, open_, policy)
-    recorded.register(open_)  # it is a version's evidence after all
-    found = fates(prune(recorded, "--json"))
-    assert found.pop(running)[1].startswith("its session still runs (")
-    assert found == {
-        "1": (False, "champion"),
-        "2": (False, "not judged yet"),
-        passed: (True, "PASS, no version came of it"),
-        undecided: (False, "INCONCLUSIVE: not decided"),
-    }
-    assert f"  goes   1 session ({passed[:8]})" in prune(recorded).output
-    done = prune(recorded, "--yes")
-    assert done.exit_code == 0, done.output
-    assert not recorded.client.list_artifacts(recorded.children(passed)[0], "model")
-    assert (rows(recorded), audit(recorded)) == ([], [])  # the ledger knows nothing of it
-    assert "Nothing to remove." in prune(recorded, "--yes").output
 
 
 def test_rows_that_were_written_about_sessions_before_are_shown_and_hold(recorded: Any) -> None:

@@ -16,7 +16,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 from workplace import Workplace
 
-from canary_mlflow.commands.words import repeated
+from canary_mlflow.commands.shared import repeated
 from canary_mlflow.tracking.stores.session import child_runs
 
 SCRIPT = """

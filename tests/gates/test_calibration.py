@@ -8,8 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from canary_mlflow.gates.model.priors import SHIPPED_DF, Prior
-from canary_mlflow.gates.model.rules import Role, Worse
+from canary_mlflow.gates.model.rules import SHIPPED_DF, Prior, Role, Worse
 from canary_mlflow.gates.stats.comparisons import compare
 from canary_mlflow.gates.stats.power import chances, level
 from canary_mlflow.policies import load_policy

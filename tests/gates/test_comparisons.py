@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from canary_mlflow.gates.model.priors import Prior
+from canary_mlflow.gates.model.rules import Prior
 from canary_mlflow.gates.stats import comparisons
 from canary_mlflow.gates.stats.comparisons import BY_MEANS, BY_MEDIAN, Design, cautious, compare, moderate
 from canary_mlflow.gates.stats.power import (

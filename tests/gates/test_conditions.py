@@ -11,8 +11,7 @@ from verdicts import check
 
 from canary_mlflow.gates import Outcome, ReasonCode, Run, Series, Version, judge
 from canary_mlflow.gates.hard.hard_gates import divergence
-from canary_mlflow.gates.model.priors import Prior
-from canary_mlflow.gates.model.rules import Role
+from canary_mlflow.gates.model.rules import Prior, Role
 from canary_mlflow.gates.stats.comparisons import compare
 from canary_mlflow.gates.stats.power import block_probability
 

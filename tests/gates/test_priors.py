@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from canary_mlflow.gates.calibration import resolvable, resplit, spreads
-from canary_mlflow.gates.model.priors import Prior, fit_prior, learn_prior
+from canary_mlflow.gates.calibration import resolvable, spreads
+from canary_mlflow.gates.model.rules import Prior, fit_prior, learn_prior
 from canary_mlflow.gates.stats.comparisons import compare
 from canary_mlflow.gates.stats.power import chances
 
@@ -91,14 +91,6 @@ def test_spreads_of_unchanged_runs(smoke, make_version):
     assert (found["step_time"].runs, found["step_time"].groups, found["step_time"].prior.kind) == (12, 3, "learnt")
     assert resolvable(found["step_time"].margin) == pytest.approx(0.058, abs=0.002)
     assert "iteration_time" not in found
-
-
-def test_resplits_of_unchanged_runs_hardly_ever_block_and_of_two_versions_do(smoke, make_version):
-    rng = np.random.default_rng(1)
-    same = resplit(smoke, make_version("a", 8).runs, 5, 3, 15, rng)
-    assert (same.block, same.passed) == (0.0, 1.0)
-    mixed = [*make_version("b", 4).runs, *make_version("c", 4, factor={"step_time": 1.3}).runs]
-    assert resplit(smoke, mixed, 4, 4, 15, rng).passed < 0.5
 
 
 def test_power_is_the_error_level_at_the_margin_and_rises_with_runs(smoke):

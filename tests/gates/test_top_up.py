@@ -9,7 +9,7 @@ import pytest
 
 from canary_mlflow.gates import Outcome, ReasonCode, Run, Series, Version, judge
 from canary_mlflow.gates.model.policy import FreshBaseline, Looks, WithoutSource
-from canary_mlflow.gates.model.priors import Prior
+from canary_mlflow.gates.model.rules import Prior
 from canary_mlflow.gates.stats.comparisons import compare
 from canary_mlflow.gates.top_up import TopUp, next_look, next_seeds, to_run_again
 

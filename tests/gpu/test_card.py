@@ -20,14 +20,13 @@ import torch
 from canaries import a_config
 
 from canary_mlflow import CanaryCallback, doctor
-from canary_mlflow.findings import Level
+from canary_mlflow.installation import Level
 from canary_mlflow.tracking.describing import fingerprint, gpus
 from canary_mlflow.tracking.probes import sentinel
-from canary_mlflow.tracking.probes.gpu import device_name
+from canary_mlflow.tracking.probes.surroundings import device_name
 from canary_mlflow.training import devices
 from canary_mlflow.training.config import MemoryConfig, QuantizationConfig
-from canary_mlflow.training.faults.memory import MemoryLeak
-from canary_mlflow.training.faults.slowness import SlowLoader, SlowStep
+from canary_mlflow.training.faults.costs import MemoryLeak, SlowLoader, SlowStep
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU here")
 

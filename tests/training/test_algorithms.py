@@ -189,7 +189,7 @@ def test_how_many_steps_are_made_on_one_batch_of_answers(arguments: tuple[int, i
 
 def flat(trainer: Any) -> torch.Tensor:
     from canary_mlflow.training.config import FaultConfig
-    from canary_mlflow.training.faults.groups import FlatRewards
+    from canary_mlflow.training.faults.learning import FlatRewards
 
     FlatRewards().install(trainer, FaultConfig(name="flat_rewards"))
     scores: torch.Tensor = trainer._calculate_rewards()

@@ -20,10 +20,9 @@ from tiny_trainers import save_tiny
 from workplace import ROOT
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.training.check_reward import pairs_of_data
 from canary_mlflow.training.datasets import embedded
 from canary_mlflow.training.errors import SetupError
-from canary_mlflow.training.reward_checks import CheckResult, Loaded, check, interval, load, untrained
+from canary_mlflow.training.reward_checks import CheckResult, Loaded, check, interval, load, pairs_of_data, untrained
 from canary_mlflow.training.reward_sources import reward_folder
 
 
@@ -57,10 +56,8 @@ BAD: dict[str, tuple[Callable[[str, Path], str], str, str]] = {
                  "as if the preferences were reversed"),
     "constant": (lambda good, place: reward_folders.changed(good, place, lambda head: head.zero_()), "accuracy",
                  "every text has the same score"),
-    "length": (lambda good, place: reward_folders.by_length(place), "length",
-               "it scores the length and nothing else"),
-    "padding": (lambda good, place: reward_folders.reads_padding(good, place), "batch",
-                "a different score alone than in a batch: padding is read"),
+    "length": (lambda good, place: reward_folders.by_length(place), "trained", "its head is not trained for this"),
+    "padding": (lambda good, place: reward_folders.reads_padding(good, place), "padding", "so padding is read"),
 }  # fmt: skip
 
 
@@ -95,7 +92,6 @@ def test_too_few_pairs_to_tell_any_model_from_chance_decide_nothing(good: str, t
     (tmp_path / "one.jsonl").write_text(f"{json.dumps(pair)}\n" * 20)
     code, found = checked(good, "--data", str(tmp_path / "one.jsonl"))
     assert (code, found["outcome"], found["usable"]) == (3, "INCONCLUSIVE", False)
-    assert found["length"]["fine"] is None  # two texts are always ordered by their length
     assert found["accuracy"]["fine"] is None
     assert found["accuracy"]["said"].endswith("too few to tell any model from chance")
 
@@ -155,33 +151,22 @@ def test_what_is_no_text_is_not_scored_as_one(tmp_path: Path, row: object, words
 
 
 class Scored:
-    """A classifier's scores of texts: what it makes of each alone, and of each in a batch."""
+    """A classifier's scores of texts."""
 
-    def __init__(self, alone: Callable[[str], float], batched: Callable[[str], float] | None = None) -> None:
-        self.alone, self.batched = alone, batched or alone
+    def __init__(self, of: Callable[[str], float]) -> None:
+        self.of = of
 
     def loaded(self, most: int = 99) -> Loaded:
         def score(texts: Sequence[str]) -> tuple[np.ndarray, None]:
-            return np.array([(self.alone if len(texts) == 1 else self.batched)(text) for text in texts]), None
+            return np.array([self.of(text) for text in texts]), None
 
         padding = CheckResult(name="padding", fine=True, said="")
         return Loaded(score=score, tokens=lambda texts: [[ord(one) for one in text[:most]] for text in texts],
-                      head=None, rounding=1e-4, findings=(padding,))  # type: ignore[arg-type]  # fmt: skip
+                      head=None, findings=(padding,))  # type: ignore[arg-type]  # fmt: skip
 
 
 PAIRS = ([f"text {at} is good {'!' * (at % 9)}" for at in range(40)],
          [f"text {at} is bad {'?' * (at % 7)}" for at in range(40)])  # fmt: skip
-
-
-@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
-def test_padding_that_is_read_shows_whatever_the_scale_of_the_scores(scale: float) -> None:
-    def exact(text: str) -> float:
-        return scale * (sum(map(ord, text)) % 97)
-
-    fine = check("m", Scored(exact).loaded(), *PAIRS)
-    off = check("m", Scored(exact, lambda text: 1.3 * exact(text)).loaded(), *PAIRS)
-    said = [next(each.fine for each in one.findings if each.name == "batch") for one in (fine, off)]
-    assert said == [True, False]
 
 
 def test_scores_that_are_no_numbers_block_and_pairs_that_are_cut_alike_tell_nothing() -> None:

@@ -214,7 +214,7 @@ def test_a_signal_during_the_report_ends_with_four_and_a_second_cuts_nothing_sho
         "import os, signal, sys, types\n"
         "from canary_mlflow.analysis import reading\n"
         "from canary_mlflow.tracking.signals import obey\n"
-        "from canary_mlflow.training.edge import ended\n"
+        "from canary_mlflow.training.errors import ended\n"
         f"{script}\n"
         "def session():\n"
         "    try:\n"

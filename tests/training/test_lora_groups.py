@@ -21,11 +21,11 @@ from transformers import (
 
 from canary_mlflow.training.algorithms import build
 from canary_mlflow.training.assets.tiny import tiny_model_folder
+from canary_mlflow.training.building import last_evaluation
 from canary_mlflow.training.command_line import parse
 from canary_mlflow.training.compose import check, register_schemas
 from canary_mlflow.training.config import CanaryConfig
 from canary_mlflow.training.devices import settle
-from canary_mlflow.training.evaluation import last_evaluation
 from canary_mlflow.training.loading import load_tokenizer
 from canary_mlflow.training.parts import build_parts, prepare_inputs
 from canary_mlflow.training.variant_facts import FINISHED, OUTCOME, facts_of_variant

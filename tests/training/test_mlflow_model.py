@@ -20,9 +20,9 @@ from workplace import Workplace
 from canary_mlflow.ledger.chain import Kind
 from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.training.algorithms import build
+from canary_mlflow.training.building import EvaluateAtEnd, repeat_evaluation
 from canary_mlflow.training.config import CanaryConfig, TrainConfig
 from canary_mlflow.training.devices import settle
-from canary_mlflow.training.evaluation import EvaluateAtEnd, repeat_evaluation
 from canary_mlflow.training.memory import rounding
 from canary_mlflow.training.mlflow_model import policy_of, read_model, write_model
 from canary_mlflow.training.parts import Parts, build_parts

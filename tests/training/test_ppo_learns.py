@@ -12,11 +12,11 @@ from transformers import PrinterCallback, set_seed
 
 from canary_mlflow.training import faults
 from canary_mlflow.training.algorithms import build
+from canary_mlflow.training.building import EvaluateAtEnd
 from canary_mlflow.training.command_line import parse
 from canary_mlflow.training.compose import check, register_schemas
 from canary_mlflow.training.devices import settle
 from canary_mlflow.training.errors import InstabilityError
-from canary_mlflow.training.evaluation import EvaluateAtEnd
 from canary_mlflow.training.parts import build_parts
 from canary_mlflow.training.ppo.trainer import PPOTrainer
 

@@ -11,15 +11,20 @@ from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.training.config import CanaryConfig, FaultConfig
-from canary_mlflow.training.faults.fault import Fault
-from canary_mlflow.training.faults.groups import FlatRewards, TemperatureIgnored, TruncatedPrompts
-from canary_mlflow.training.faults.labels import FlippedLabels
-from canary_mlflow.training.faults.memory import MemoryBallast, MemoryLeak
-from canary_mlflow.training.faults.numbers import InfGradient, NanBatch
-from canary_mlflow.training.faults.objective import EntropyCollapse, RewardHack, ValueDivergence
-from canary_mlflow.training.faults.reference import WrongReference
-from canary_mlflow.training.faults.settings import LearningRate, Settings
-from canary_mlflow.training.faults.slowness import GCStorm, SlowLoader, SlowStep, StalledStep
+from canary_mlflow.training.faults.costs import GCStorm, MemoryBallast, MemoryLeak, SlowLoader, SlowStep, StalledStep
+from canary_mlflow.training.faults.fault import Fault, LearningRate, Settings
+from canary_mlflow.training.faults.learning import (
+    EntropyCollapse,
+    FlatRewards,
+    FlippedLabels,
+    InfGradient,
+    NanBatch,
+    RewardHack,
+    TemperatureIgnored,
+    TruncatedPrompts,
+    ValueDivergence,
+    WrongReference,
+)
 
 if TYPE_CHECKING:
     from transformers import Trainer

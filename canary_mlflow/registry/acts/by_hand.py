@@ -11,6 +11,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from mlflow.exceptions import MlflowException
+
 from canary_mlflow import tags
 from canary_mlflow.errors import CanaryError, Refused, UsageError, one_line
 from canary_mlflow.ledger.chain import Kind, Row, holds
@@ -200,8 +202,6 @@ def carry_out(registry: Registry, act: Act, found: ModelVersion) -> Act | Reques
 def evidence_now(registry: Registry, found: ModelVersion, made: Sequence[Run]) -> str:
     """Why a verdict on the version would be refused: which runs named in its session's rows are missing, or changed
     since. That does not stop an act by hand, but is shown to the person who acts and kept in the row."""
-    from mlflow.exceptions import MlflowException
-
     try:
         refuse_changed_evidence(registry, found, Read(runs=made), registry.rows(str(found.name)))
     except (CanaryError, MlflowException) as error:  # a session that is gone is also an answer

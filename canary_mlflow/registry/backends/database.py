@@ -8,18 +8,18 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
+from mlflow.exceptions import MlflowException
 
 from canary_mlflow.errors import BaselineMoved, CanaryError, Refused, StoreError
 from canary_mlflow.ledger import table
 from canary_mlflow.ledger.chain import FIRST, Kind, ReadRow, Row, checked, refuse_broken
-from canary_mlflow.ledger.policy_rows import in_force_row
 from canary_mlflow.ledger.writing import keys_in
+from canary_mlflow.mlflow_internals import active_workspace
 from canary_mlflow.registry.backends.registry import Registry
 from canary_mlflow.registry.plugin import guarded_store
-from canary_mlflow.registry.policies.in_force import InForce, from_row
+from canary_mlflow.registry.policies.in_force import InForce, from_row, in_force_row
 from canary_mlflow.registry.pruning.pruned import in_words, row_of
 from canary_mlflow.registry.versions import CHAMPION, seal_of
-from canary_mlflow.registry.workspaces import active_workspace
 from canary_mlflow.tracking.stores.places import sqlite_file
 from canary_mlflow.tracking.stores.read_only import has_ledger, reading
 
@@ -113,8 +113,6 @@ class Database(Registry):
         self.store.refuse_key()
 
     def record(self, order: Order) -> Row:
-        from mlflow.exceptions import MlflowException
-
         try:
             return self.store.carry_out(order)
         except MlflowException as error:

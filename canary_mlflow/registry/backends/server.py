@@ -8,6 +8,10 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from mlflow.exceptions import MlflowException
+from mlflow.utils.credentials import get_default_host_creds
+from mlflow.utils.rest_utils import http_request
+
 from canary_mlflow.errors import BaselineMoved, CanaryError, NoSuchVersion, Refused, StoreError, UsageError, one_line
 from canary_mlflow.ledger.chain import FIRST, ReadRow, Row, checked
 from canary_mlflow.ledger.keys import PublicKeys, trusted
@@ -97,9 +101,6 @@ def is_guarded_server(uri: str) -> bool:
 def ask(uri: str, method: str, route: str, body: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
     """The answer's JSON; None if the server does not have the route. Raises a CanaryError for a refusal."""
     import requests
-    from mlflow.exceptions import MlflowException
-    from mlflow.utils.credentials import get_default_host_creds
-    from mlflow.utils.rest_utils import http_request
 
     try:
         response = http_request(

@@ -12,6 +12,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from mlflow.artifacts import download_artifacts
+from mlflow.exceptions import MlflowException
+from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+from mlflow.utils.file_utils import local_file_uri_to_path
+from mlflow.utils.uri import is_local_uri
 
 from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.files.source import open_regular
@@ -115,11 +120,6 @@ def artifact_digest(uri: str) -> str:
 def files_at(uri: str, destination: str = "", store: str = "") -> Iterator[Path]:
     """The files under `uri`, for the length of a block: in their own place, or as a copy. `destination`: where a server
     keeps what it serves under `mlflow-artifacts:`; `store`: where the version is recorded. Raises StoreError."""
-    from mlflow.artifacts import download_artifacts
-    from mlflow.exceptions import MlflowException
-    from mlflow.utils.file_utils import local_file_uri_to_path
-    from mlflow.utils.uri import is_local_uri
-
     if said := out_of_reach(uri, destination, store):
         raise StoreError(said)
     place, server = behind_server(uri, destination), server_of(store) or None
@@ -139,8 +139,6 @@ def files_at(uri: str, destination: str = "", store: str = "") -> Iterator[Path]
 
 def nothing_at(place: str, server: str | None) -> bool:
     """Whether a store answers and has nothing there: once its files are removed, a bucket has no folder either."""
-    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
-
     try:
         return not get_artifact_repository(place, server).list_artifacts()
     except Exception:  # noqa: BLE001  # each kind of store has errors of its own

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy as sa
+from mlflow.store.db import utils
 
 from canary_mlflow.errors import StoreError, one_line
 from canary_mlflow.ledger import triggers
@@ -63,7 +64,6 @@ def migrate(connection: Any) -> None:
     """Do what `mlflow db upgrade` does, but on this connection: MLflow's own env.py opens another."""
     from alembic.runtime.environment import EnvironmentContext
     from alembic.script import ScriptDirectory
-    from mlflow.store.db import utils
 
     config = utils._get_alembic_config("")
     script = ScriptDirectory.from_config(config)

@@ -9,13 +9,12 @@ from canary_mlflow.errors import CanaryError, Refused
 from canary_mlflow.ledger import chain, table
 from canary_mlflow.ledger.chain import Kind, Record, Row, faults, holds
 from canary_mlflow.ledger.keys import Signer, key_folder, load_signer
-from canary_mlflow.ledger.policy_rows import in_force_row
 from canary_mlflow.ledger.writing import add, keys_in, let_sign
 from canary_mlflow.mlflow_internals import writing
 from canary_mlflow.registry.guard import refusals, stored
 from canary_mlflow.registry.guard.binding import changes
 from canary_mlflow.registry.guard.order import Order, Standing
-from canary_mlflow.registry.policies.in_force import USED
+from canary_mlflow.registry.policies.in_force import USED, in_force_row
 from canary_mlflow.registry.pruning.pruned import BESIDE, in_words
 
 if TYPE_CHECKING:

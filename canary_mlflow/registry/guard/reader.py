@@ -19,9 +19,16 @@ from canary_mlflow.ledger.uris import guarded_uri, is_guarded, plain_uri
 from canary_mlflow.ledger.writing import keys_in
 from canary_mlflow.registry.guard.store import plain_alias
 from canary_mlflow.tracking.stores.places import sqlite_file, without_password
-from canary_mlflow.tracking.stores.read_only import has_ledger, read_only_uri, reading
+from canary_mlflow.tracking.stores.read_only import (
+    ALIASES,
+    DELETED,
+    VERSION_TAGS,
+    VERSIONS,
+    has_ledger,
+    read_only_uri,
+    reading,
+)
 from canary_mlflow.tracking.stores.store import refuse_missing, resolve
-from canary_mlflow.tracking.stores.tables import ALIASES, DELETED, VERSION_TAGS, VERSIONS
 
 Model = tuple[str, str]  # workspace and name
 Version = tuple[str, str, int]  # workspace, name and number

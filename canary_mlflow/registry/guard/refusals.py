@@ -9,6 +9,9 @@ import re
 import shlex
 from typing import Any
 
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import PERMISSION_DENIED, RESOURCE_CONFLICT
+
 from canary_mlflow import tags
 
 SAID = re.compile(r"canary guard: ([^\n]*)")
@@ -16,9 +19,6 @@ SAID = re.compile(r"canary guard: ([^\n]*)")
 
 def forbidden(text: str) -> Any:
     """HTTP 403."""
-    from mlflow.exceptions import MlflowException
-    from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
-
     return MlflowException(f"canary guard: {text}", error_code=PERMISSION_DENIED)
 
 
@@ -32,9 +32,6 @@ def by_trigger(context: Any) -> None:
 
 def conflict(text: str) -> Any:
     """HTTP 409: judged against something that has changed."""
-    from mlflow.exceptions import MlflowException
-    from mlflow.protos.databricks_pb2 import RESOURCE_CONFLICT
-
     return MlflowException(f"canary guard: {text}", error_code=RESOURCE_CONFLICT)
 
 

@@ -7,10 +7,12 @@ unseen.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
+
+from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.gates.evidence.clocks import judged_in_pairs
@@ -24,10 +26,8 @@ from canary_mlflow.registry.acts.accepting import accepted_in
 from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.evidence import is_own_script, warnings_of
 from canary_mlflow.registry.guard.binding import bind
-from canary_mlflow.registry.guard.loading_code import LOADING, RESUMING
 from canary_mlflow.registry.guard.origin import behind_server, refuse_foreign_evidence, server_of
-from canary_mlflow.registry.guard.seal import EVIDENCE_ONLY, require_seal, unchecked
-from canary_mlflow.registry.judging.champion_history import block_notes, history_notes
+from canary_mlflow.registry.guard.seal import EVIDENCE_ONLY, LOADING, RESUMING, require_seal, unchecked
 from canary_mlflow.registry.judging.eligibility import could_begin, holds_of, only_looked_at
 from canary_mlflow.registry.judging.looks import at_look
 from canary_mlflow.registry.policies.in_force import changed_since, overruled, used
@@ -116,8 +116,16 @@ class TrackRecord:
     def noted(self, verdict: Verdict, version: str, policy: Policy) -> Verdict:
         """The verdict with notes on what a reader must know about the version's past, tries first."""
         tries = self.tries.notes(verdict.baseline_version, policy)
-        past = (*block_notes(self.rows, int(version)), *history_notes(self.rows))
+        past = block_notes(self.rows, int(version))
         return replace(verdict, attempt=self.tries.number, notes=(*tries, *self.aside, *verdict.notes, *past))
+
+
+def block_notes(rows: Iterable[Row], version: int) -> list[str]:
+    """What a reader should know about a version that was BLOCKed before: against another champion it may pass."""
+    blocks = [row.facts.get("verdict") for row in rows if row.version == version and row.word == Outcome.BLOCK]
+    beside = {str(verdict.get("baseline_version")) for verdict in blocks if isinstance(verdict, Mapping)}
+    ordered = sorted(beside, key=lambda number: (len(number), number))
+    return [f"version {version} was BLOCKed before, against version {listed(ordered)}"] if ordered else []
 
 
 def track_record(
@@ -318,8 +326,6 @@ def code_notes(rows: Sequence[Row], found: ModelVersion) -> tuple[bool, list[str
 
 def champion_note(client: MlflowClient, rows: Sequence[Row], model: str, number: str | None) -> str:
     """That sealed files of the champion are missing, or cannot be looked for; '' if all are there. None is read."""
-    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
-
     if number is None or (seal := seal_of(rows, find_version(client, model, number))) is None:
         return ""
     place = behind_server(client.get_model_version_download_uri(model, number))

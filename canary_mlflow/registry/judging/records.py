@@ -6,6 +6,8 @@ import math
 import time
 from typing import TYPE_CHECKING
 
+from mlflow.entities import Metric
+
 from canary_mlflow import tags
 from canary_mlflow.gates.model.records import SUMMARIES
 from canary_mlflow.gates.parser import parse_policy
@@ -81,8 +83,6 @@ def named(before: str, decision: Decision) -> str:
 def summarise(client: MlflowClient, decision: Decision) -> None:
     """Log the session's own metrics: for each rule, the mean over its runs of the number to which the gate reduces a
     run. Without them MLflow has nothing to compare between two sessions."""
-    from mlflow.entities import Metric
-
     assert decision.session_id is not None
     policy = parse_policy(decision.verdict.policy)
     runs = read_runs(client, decision.verdict.candidate_runs, {rule.metric for rule in policy.rules})

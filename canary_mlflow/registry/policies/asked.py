@@ -14,11 +14,10 @@ from canary_mlflow import tags
 from canary_mlflow.errors import UsageError
 from canary_mlflow.gates import Policy, policy_to_dict
 from canary_mlflow.ledger.chain import Kind, Row, digest
-from canary_mlflow.ledger.policy_rows import policy_record
 from canary_mlflow.policies import checked_content, content_of, load_policy, policy_names, shipped_tiers
 from canary_mlflow.registry.actors import given, refuse_stranger
 from canary_mlflow.registry.backends import registry_of
-from canary_mlflow.registry.policies.in_force import InForce, refuse_broken, tier_in, tier_of_run
+from canary_mlflow.registry.policies.in_force import InForce, policy_record, refuse_broken, tier_in, tier_of_run
 from canary_mlflow.registry.versions import find_model
 from canary_mlflow.tracking.stores.places import without_password
 

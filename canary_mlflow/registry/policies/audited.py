@@ -11,10 +11,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from canary_mlflow.ledger.chain import Damage, Kind, Row, digest
-from canary_mlflow.ledger.policy_rows import in_force_row, said_by
 from canary_mlflow.policies import content_of, policy_names
 from canary_mlflow.registry.acts.act import JUDGED, blocked_by
-from canary_mlflow.registry.policies.in_force import USED, Source, tier_in
+from canary_mlflow.registry.policies.in_force import USED, Source, in_force_row, said_by, tier_in
 
 BEGINS = f'"{USED}":{{"digest":"'  # no text in a row can contain this, as quotes are escaped
 NAMED = re.compile(rf'"{USED}":(\{{"digest":"[^{{}}]*\}})')

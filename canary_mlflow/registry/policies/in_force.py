@@ -1,10 +1,12 @@
-"""The policy that is in force, the one that led to a verdict as the ledger's row records it, and what changed since."""
+"""The policy that is in force: rows that set one for the models that match a pattern, the one that led to a verdict as
+the ledger's row records it, and what changed since."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from canary_mlflow import tags
@@ -13,7 +15,8 @@ from canary_mlflow.gates import Policy, policy_to_dict
 from canary_mlflow.gates.model.rules import Scale
 from canary_mlflow.gates.model.wording import listed
 from canary_mlflow.gates.notes import OTHER_POLICY
-from canary_mlflow.ledger.chain import Row, digest, faults
+from canary_mlflow.ledger.chain import Kind, Record, Row, digest, faults
+from canary_mlflow.ledger.install import Guarded
 from canary_mlflow.ledger.keys import PublicKeys
 from canary_mlflow.policies import content_of, load_policy, policy_from, policy_names
 from canary_mlflow.tracking.stores.session import get_run
@@ -218,3 +221,50 @@ def spoken(value: Any, percent: bool = False) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def policy_record(pattern: str, content: Mapping[str, Any], reason: str, actor: str) -> Record:
+    """The record of such a row. Its model column is empty, as a model may have the pattern's name."""
+    facts = {
+        "pattern": pattern,
+        "policy": str(content["name"]),
+        "policy_digest": digest(content),
+        "content": content,
+        "reason": reason,
+        "actor": actor,
+    }
+    return Record(kind=Kind.POLICY, word="policy", facts=facts)
+
+
+@lru_cache(maxsize=256)
+def said_by(row: Row) -> Mapping[str, Any]:
+    """What the row says; empty if its text cannot be read. Cached, as an audit asks the same few rows at every
+    verdict."""
+    try:
+        found = row.facts
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def pattern_of(row: Row) -> str:
+    """The pattern of the models that the row is about; empty if its text has none."""
+    return str(said_by(row).get("pattern", ""))
+
+
+def matches(pattern: str, model: str) -> bool:
+    """Whether a pattern matches a model's name: `*` is any text, `?` one character; case counts."""
+    return Guarded(alias="", models=pattern).pattern.fullmatch(model) is not None
+
+
+def in_force_row(rows: Iterable[Row], model: str) -> Row | None:
+    """The row by which a model is judged: one with its exact name, else the pattern with the most characters that are
+    neither `*` nor `?`; among equals the newest. None if no pattern matches."""
+    matching = [row for row in rows if row.kind == Kind.POLICY and matches(pattern_of(row), model)]
+    return max(matching, key=lambda row: (*specificity(pattern_of(row)), row.seq), default=None)
+
+
+def specificity(pattern: str) -> tuple[bool, int]:
+    """How specific a pattern is: whether it is a whole name, and how many characters of a name it has."""
+    letters = sum(sign not in "*?" for sign in pattern)
+    return letters == len(pattern), letters

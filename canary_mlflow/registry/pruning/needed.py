@@ -1,5 +1,4 @@
-"""What of a model still needs its files: a champion, a version that a rollback may return to, an undecided one; and its
-judged sessions without a version (a change in CI, runs that broke off)."""
+"""Which versions of a model still need their files: a champion, one that a rollback may return to, an undecided one."""
 
 from __future__ import annotations
 
@@ -16,12 +15,11 @@ from canary_mlflow.ledger.chain import Kind, Row
 from canary_mlflow.registry.acts.rollback import former_champion
 from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.pruning.pruned import row_of
-from canary_mlflow.registry.versions import CHAMPION, find_model, session_of
-from canary_mlflow.tracking.stores.session import every_run, get_run
+from canary_mlflow.registry.versions import CHAMPION, find_model
+from canary_mlflow.tracking.stores.session import get_run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run as MlflowRun
     from mlflow.entities.model_registry import ModelVersion
 
     from canary_mlflow.registry.backends.registry import Registry
@@ -37,11 +35,6 @@ class Terms:
 
     keep: int = KEEP
     older_than: float = 0.0
-
-    def too_young(self, made: int) -> str:
-        """Why what was made at this time (ms) stays; "" if it is old enough."""
-        young = self.older_than and time.time() - made / 1000 < timedelta(days=self.older_than).total_seconds()
-        return f"younger than {self.older_than:g} days" if young else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +148,9 @@ def why_it_stays(known: Known, found: ModelVersion, terms: Terms) -> str:
         return f"its override is asked for in row {known.requests[version]} of the ledger"
     if word == "PASS" and tags.NOT_PROMOTABLE not in said and is_newer(version, known.champion):
         return "PASS, newer than the champion"
-    return terms.too_young(int(found.creation_timestamp))
+    if time.time() - int(found.creation_timestamp) / 1000 < timedelta(days=terms.older_than).total_seconds():
+        return f"younger than {terms.older_than:g} days"
+    return ""
 
 
 def why_it_goes(known: Known, found: ModelVersion, terms: Terms) -> str:
@@ -175,17 +170,6 @@ def is_newer(version: str, champion: str | None) -> bool:
     return champion is None or int(version) > int(champion)
 
 
-def judged_sessions(client: MlflowClient, known: Known) -> list[MlflowRun]:
-    """A model's judged sessions without a version, newest first, from the experiments where its versions were
-    trained."""
-    evidence = {session_of(one) for one in known.versions.values()}
-    experiments = experiments_of(client, evidence)
-    judged = f"tags.`{tags.VERDICT}` LIKE '%'"
-    asked = " AND ".join((tags.where(tags.ROLE, "session"), tags.where(tags.MODEL_NAME, known.model), judged))
-    found = every_run(client, experiments, asked) if experiments else []
-    return [run for run in found if run.info.run_id not in evidence]
-
-
 def experiments_of(client: MlflowClient, run_ids: Iterable[str | None]) -> list[str]:
     """The experiments of those runs that exist."""
     found = set()
@@ -193,15 +177,3 @@ def experiments_of(client: MlflowClient, run_ids: Iterable[str | None]) -> list[
         with suppress(NoSuchRun):
             found.add(str(get_run(client, run_id).info.experiment_id))
     return sorted(found)
-
-
-def why_session_stays(run: MlflowRun, terms: Terms) -> str:
-    """Why a session without a version needs its files, in a few words; "" for one that may go."""
-    if verdict_on(run) == "INCONCLUSIVE":
-        return "INCONCLUSIVE: not decided"
-    return terms.too_young(int(run.info.start_time))
-
-
-def verdict_on(run: MlflowRun) -> str:
-    """The last verdict on a session."""
-    return str(run.data.tags.get(tags.VERDICT, ""))

@@ -1,8 +1,7 @@
 """Large files that nobody needs any more: which they are, who needs the others, and their removal.
 
 For a version, a signed row gives them up first. The order matters: a file of a version that is gone without a row is
-damage. If the process is killed after the row, the next call removes what is left. Of a session without a version the
-ledger holds no file and nobody can promote it, so that no row is needed.
+damage. If the process is killed after the row, the next call removes what is left.
 """
 
 from __future__ import annotations
@@ -27,12 +26,9 @@ from canary_mlflow.registry.pruning.needed import (
     Known,
     Terms,
     every_version,
-    judged_sessions,
     read_model,
-    verdict_on,
     why_it_goes,
     why_it_stays,
-    why_session_stays,
 )
 from canary_mlflow.registry.pruning.pruned import BESIDE, row_of
 from canary_mlflow.registry.sessions.rows import elsewhere
@@ -57,10 +53,9 @@ OPEN = ("RUNNING", "SCHEDULED")
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """Runs and their large files, of a version or of a session without one. `place`: where the version's own files are.
-    `roots`: where the artifacts of each run are."""
+    """A version's runs, their large files, where its own files are (`place`), and those of each run (`roots`)."""
 
-    found: ModelVersion | None
+    found: ModelVersion
     place: str
     runs: Sequence[MlflowRun]
     roots: Sequence[str]
@@ -77,7 +72,7 @@ class Content:
 
 
 def content_of(
-    client: MlflowClient, found: ModelVersion | None, place: str, runs: Sequence[MlflowRun], artifacts: str
+    client: MlflowClient, found: ModelVersion, place: str, runs: Sequence[MlflowRun], artifacts: str
 ) -> Content:
     """The large files of these runs. Raises UsageError if only their server knows where they are."""
     files: list[Large] = []
@@ -110,8 +105,6 @@ def in_use(client: MlflowClient, content: Content) -> str:
     for run in content.runs:
         if run.info.status in OPEN:
             return f"its session still runs ({run.info.run_id})"
-    if content.found is None:
-        return ""
     if content.runs and not any(is_within(content.place, root) for root in content.roots):
         return f"its files are kept elsewhere ({without_password(content.place)})"
     for user in users_of(client, content):
@@ -123,7 +116,7 @@ def in_use(client: MlflowClient, content: Content) -> str:
 def users_of(client: MlflowClient, content: Content) -> Iterator[ModelVersion]:
     """Every other version with evidence or files from these runs: registered twice, or copied."""
     ids, found = [run.info.run_id for run in content.runs], content.found
-    about = set() if found is None else {(found.name, str(found.version))}
+    about = {(found.name, str(found.version))}
     filters = [f"source_path = {tags.quoted(f'models:/{name}/{version}')}" for name, version in about]
     filters += [f"source_path LIKE '%{run_id}%'" for run_id in ids]
     if ids:
@@ -148,11 +141,11 @@ WORD = "pruned"
 
 @dataclass(frozen=True, kw_only=True)
 class Fate:
-    """What happens to the large files of a version, or of a session without a version. `files`, `bytes`: number and
-    size of what goes, or has gone. `row`: the ledger's row that gives them up."""
+    """What happens to the large files of a version. `files`, `bytes`: number and size of what goes, or has gone. `row`:
+    the ledger's row that gives them up."""
 
     model: str
-    version: str | None
+    version: str
     session: str | None
     goes: bool
     why: str
@@ -161,12 +154,8 @@ class Fate:
     row: int | None = None
 
 
-FateAndFiles = tuple[Fate, Content | None]
-
-
 def plan(client: MlflowClient, model: str, terms: Terms, artifacts: str = "") -> list[Fate]:
-    """What of a model would go and what stays, with the reasons: its versions, then its sessions without a version,
-    newest first. Nothing is written.
+    """What of a model's versions would go and what stays, with the reasons, newest first. Nothing is written.
 
     `artifacts`: where the server behind this database keeps its artifacts. Raises NoSuchModel, StoreError.
     """
@@ -182,8 +171,6 @@ def plan_here(client: MlflowClient, model: str, terms: Terms, artifacts: str) ->
     """The same where the database is."""
     known = read_model(client, model)
     fates = [fate_of(client, known, one, terms, artifacts)[0] for one in known.newest_first()]
-    sessions = (fate_of_session(client, known, run, terms, artifacts) for run in judged_sessions(client, known))
-    fates += [found[0] for found in sessions if found is not None]
     return [fate for fate in fates if not fate.goes or fate.files]
 
 
@@ -193,37 +180,32 @@ def prune(
     terms: Terms,
     artifacts: str = "",
     *,
-    version: str | None = None,
-    session: str | None = None,
+    version: str,
     actor: str | None = None,
 ) -> Fate:
-    """Give up and remove the large files of one version, or of one session without a version. Raises UsageError if it
-    must stay by now, or if its files are not those that were sealed; Refused for somebody who is not allowed to prune;
-    StoreError, before the row is written, if the store does not let files be deleted."""
-    what = {"session": session} if version is None else {"version": version}
+    """Give up and remove the large files of one version. Raises UsageError if it must stay by now, or if its files are
+    not those that were sealed; Refused for somebody who is not allowed to prune; StoreError, before the row is written,
+    if the store does not let files be deleted."""
     return registry_of(client).do(
         ROUTE,
-        {"model": model, **what, **asdict(terms)},
-        here=lambda: prune_here(client, model, terms, artifacts, version, session, actor or current_actor()),
+        {"model": model, "version": version, **asdict(terms)},
+        here=lambda: prune_here(client, model, terms, artifacts, version, actor or current_actor()),
         there=lambda answer: fate_from(answer["pruned"]),
     )
 
 
-def prune_here(
-    client: MlflowClient, model: str, terms: Terms, artifacts: str, version: str | None, session: str | None, who: str
-) -> Fate:
+def prune_here(client: MlflowClient, model: str, terms: Terms, artifacts: str, version: str, who: str) -> Fate:
     """The same where the database is."""
-    known = read_model(client, model)
-    subject = f"session {session} of {model!r}" if version is None else f"version {version} of {model!r}"
+    known, subject = read_model(client, model), f"version {version} of {model!r}"
     refuse_stranger(known.registry.operators, who, f"files of {subject}")
-    fate, content = fate_now(client, known, version, session, terms, artifacts)
-    if content is None or not fate.goes:
+    found = find_version(client, model, version)
+    fate, content = fate_of(client, known, found, terms, artifacts)
+    if content is None:
         raise UsageError(f"{subject}: it stays: {fate.why}; expected what canary prune names as going")
-    found = content.found
-    row = None if found is None else row_of(known.registry, found)
-    given = {} if found is None else sealed_now(known, found, content, row, artifacts)
+    row = row_of(known.registry, found)
+    given = sealed_now(known, found, content, row, artifacts)
     refuse_undeletable(content.files, client.tracking_uri)
-    if found is not None and row is None and version not in known.pruned:
+    if row is None and version not in known.pruned:
         row = give_up(known, found, content, fate, given, who)
     try:
         remove(content.files, client.tracking_uri)
@@ -238,20 +220,9 @@ def fate_from(plain_values: Mapping[str, Any]) -> Fate:
     return Fate(**{one.name: plain_values[one.name] for one in fields(Fate)})
 
 
-def fate_now(
-    client: MlflowClient, known: Known, version: str | None, session: str | None, terms: Terms, artifacts: str
-) -> FateAndFiles:
-    """The fate of the named version or session. Raises UsageError if it does not exist."""
-    if version is not None:
-        return fate_of(client, known, find_version(client, known.model, version), terms, artifacts)
-    runs = (run for run in judged_sessions(client, known) if run.info.run_id == session)
-    found = next((fate_of_session(client, known, run, terms, artifacts) for run in runs), None)
-    if found is None:
-        raise NoSuchRun(f"session {session} of {known.model!r}: none that was judged and left no version; see prune")
-    return found
-
-
-def fate_of(client: MlflowClient, known: Known, found: ModelVersion, terms: Terms, artifacts: str) -> FateAndFiles:
+def fate_of(
+    client: MlflowClient, known: Known, found: ModelVersion, terms: Terms, artifacts: str
+) -> tuple[Fate, Content | None]:
     """The fate of a version, with its files if they may go."""
     why = why_it_stays(known, found, terms)
     fate = Fate(model=known.model, version=str(found.version), session=session_of(found), goes=False, why=why)
@@ -261,29 +232,9 @@ def fate_of(client: MlflowClient, known: Known, found: ModelVersion, terms: Term
     content = content_of(client, found, place, runs_behind(known.registry, fate.session), artifacts)
     if why := in_use(client, content):
         return replace(fate, why=why), None
-    return going(fate, content, why_it_goes(known, found, terms)), content
-
-
-def fate_of_session(
-    client: MlflowClient, known: Known, run: MlflowRun, terms: Terms, artifacts: str
-) -> FateAndFiles | None:
-    """The same for a session; None if it has a version after all, even of another model."""
-    session_id, why = str(run.info.run_id), why_session_stays(run, terms)
-    fate = Fate(model=known.model, version=None, session=session_id, goes=False, why=why)
-    if why:
-        return fate, None
-    content = content_of(client, None, "", runs_behind(known.registry, session_id), artifacts)
-    if next(users_of(client, content), None) is not None:
-        return None
-    if why := in_use(client, content):
-        return replace(fate, why=why), None
-    return going(fate, content, f"{verdict_on(run)}, no version came of it"), content
-
-
-def going(fate: Fate, content: Content, why: str) -> Fate:
-    """The fate of what may go."""
     size = sum(one.size for one in content.files)
-    return replace(fate, goes=True, why=why, files=len(content.files), bytes=size)
+    why = why_it_goes(known, found, terms)
+    return replace(fate, goes=True, why=why, files=len(content.files), bytes=size), content
 
 
 def sealed_now(known: Known, found: ModelVersion, content: Content, row: Row | None, artifacts: str) -> dict[str, str]:

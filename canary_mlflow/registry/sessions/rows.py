@@ -14,6 +14,8 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from mlflow.exceptions import MlflowException
+
 from canary_mlflow import tags
 from canary_mlflow.errors import CanaryError, StoreError, UsageError, one_line
 from canary_mlflow.gates.facts.check import recipe
@@ -82,7 +84,6 @@ def record_runs(client: MlflowClient, session_id: str, model: str) -> None:
 def _quietly(client: MlflowClient, session_id: str, model: str, word: Word) -> None:
     """Write the row, but let no failure stop a training: the guard asks for the row before a verdict."""
     import sqlalchemy as sa
-    from mlflow.exceptions import MlflowException
 
     try:
         write(client, session_id, model, word)

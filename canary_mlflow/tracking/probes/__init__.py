@@ -112,13 +112,13 @@ def standard_probes() -> dict[str, Probe]:
     from canary_mlflow.tracking.probes.derived import Clipping, ImpliedKL
     from canary_mlflow.tracking.probes.facts import ExactFacts
     from canary_mlflow.tracking.probes.finiteness import Finiteness
-    from canary_mlflow.tracking.probes.gpu import GPU
     from canary_mlflow.tracking.probes.gradients import Gradients
     from canary_mlflow.tracking.probes.invariants import Invariants
     from canary_mlflow.tracking.probes.memory import Memory
     from canary_mlflow.tracking.probes.parameters import LayerDrift, Parameters
     from canary_mlflow.tracking.probes.phases import Phases
     from canary_mlflow.tracking.probes.sentinel import Sentinel
+    from canary_mlflow.tracking.probes.surroundings import GPU
     from canary_mlflow.tracking.probes.tokens import Labels, Tokens
     from canary_mlflow.tracking.probes.trained import Trained
 

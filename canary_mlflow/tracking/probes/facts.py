@@ -18,7 +18,6 @@ import torch
 
 from canary_mlflow.gates.facts.check import INCIDENTAL
 from canary_mlflow.gates.facts.regressions import LOST
-from canary_mlflow.tracking.describing.arguments import NO_SETTING, changed_fields
 from canary_mlflow.tracking.describing.data_facts import (
     IGNORED_LABEL,
     held_out_trained,
@@ -29,7 +28,7 @@ from canary_mlflow.tracking.describing.data_facts import (
 )
 from canary_mlflow.tracking.describing.fact_tags import as_text, digest, jsonable, to_tags
 from canary_mlflow.tracking.describing.trained import rules_digest
-from canary_mlflow.tracking.describing.workload import algorithm_of
+from canary_mlflow.tracking.describing.workload import NO_SETTING, algorithm_of, changed_fields
 from canary_mlflow.tracking.probes import Probe, Row, Setting
 from canary_mlflow.tracking.probes.hooks import ForwardHook
 

@@ -18,9 +18,8 @@ from canary_mlflow.tags import PARENT_RUN, RUN_NAME
 from canary_mlflow.tracking.describing.compact import expanded, params_in
 from canary_mlflow.tracking.reading.facts import Latest, RunFacts
 from canary_mlflow.tracking.reading.records import NONE, Points, run_from, with_infinities
-from canary_mlflow.tracking.stores.read_only import engine
+from canary_mlflow.tracking.stores.read_only import LATEST, PARAMS, POINTS, RUNS, TAGS, engine
 from canary_mlflow.tracking.stores.session import deleted
-from canary_mlflow.tracking.stores.tables import LATEST, PARAMS, POINTS, RUNS, TAGS
 
 Keys = Mapping[str, Sequence[str]]  # run id → MLflow keys
 Found = dict[str, dict[str, Points]]  # run id → MLflow key → points

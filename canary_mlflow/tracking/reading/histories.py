@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import numpy as np
+from mlflow.exceptions import MlflowException
+from mlflow.store.db.db_types import DATABASE_ENGINES
+from mlflow.utils.credentials import get_default_host_creds
+from mlflow.utils.rest_utils import http_request
 
 from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchModel, NoSuchVersion, StoreError, one_line
@@ -95,8 +99,6 @@ def read_version(
 
     Raises NoSuchModel, NoSuchVersion, StoreError.
     """
-    from mlflow.exceptions import MlflowException
-
     try:
         found = client.get_model_version(model, version)
     except MlflowException as error:
@@ -109,8 +111,6 @@ def read_version(
 
 
 def _missing(client: MlflowClient, model: str, version: str) -> NoSuchModel | NoSuchVersion:
-    from mlflow.exceptions import MlflowException
-
     try:
         client.get_registered_model(model)
     except MlflowException:
@@ -127,8 +127,6 @@ def _read(runs: Sequence[MlflowRun], client: MlflowClient, metrics: Iterable[str
 
 def read_points(client: MlflowClient, keys: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Points]]:
     """Every point of the requested series, by run and MLflow key, in whatever order the store gives them."""
-    from mlflow.store.db.db_types import DATABASE_ENGINES
-
     scheme = urlsplit(client.tracking_uri).scheme
     if not any(keys.values()):
         return {run_id: {} for run_id in keys}
@@ -180,9 +178,6 @@ def _from_server(client: MlflowClient, keys: Mapping[str, Sequence[str]]) -> Ite
 def _bulk(uri: str, run_ids: Sequence[str], key: str) -> list[dict[str, Any]] | None:
     """The answer of get-history-bulk; None if the server does not have that route, or cuts the answer short."""
     import requests
-    from mlflow.exceptions import MlflowException
-    from mlflow.utils.credentials import get_default_host_creds
-    from mlflow.utils.rest_utils import http_request
 
     try:
         response = http_request(
@@ -202,8 +197,6 @@ def _bulk(uri: str, run_ids: Sequence[str], key: str) -> list[dict[str, Any]] | 
 
 def _one_by_one(client: MlflowClient, keys: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str, int, int, float]]:
     """MLflow's public call: one series at a time, in pages."""
-    from mlflow.exceptions import MlflowException
-
     for run_id, names in keys.items():
         for key in names:
             try:

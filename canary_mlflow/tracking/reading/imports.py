@@ -10,6 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mlflow.entities import Metric
+from mlflow.exceptions import MlflowException
+from mlflow.utils.validation import MAX_METRICS_PER_BATCH
+
 from canary_mlflow import tags
 from canary_mlflow.errors import StoreError, one_line
 from canary_mlflow.files.events import event_files
@@ -25,7 +29,6 @@ from canary_mlflow.tracking.stores.session import get_run, log_params, log_tags,
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Metric
     from mlflow.entities import Run as MlflowRun
 
 
@@ -91,8 +94,6 @@ def _session_of(client: MlflowClient, run: MlflowRun) -> str:
 def write_import(client: MlflowClient, experiment: str, item: Imported, parent: str) -> str:
     """Write a new run and return its id; nothing is left of a run that could not be written whole. Raises
     StoreError."""
-    from mlflow.exceptions import MlflowException
-
     own = {tags.ROLE: "run", tags.RUN_NAME: item.path.name, **({tags.PARENT_RUN: parent} if parent else {})}
     run_id = start_run(client, experiment, own)
     try:
@@ -170,9 +171,6 @@ def _counted(run: Run) -> Run:
 
 
 def _batches(run: Run) -> Iterator[Sequence[Metric]]:
-    from mlflow.entities import Metric
-    from mlflow.utils.validation import MAX_METRICS_PER_BATCH
-
     now = time.time_ns() // 1_000_000
     batch: list[Metric] = []
     for name, series in run.series.items():

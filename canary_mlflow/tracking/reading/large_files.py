@@ -14,6 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
 from canary_mlflow.errors import StoreError, one_line
 from canary_mlflow.tracking.reading.profile import TRACE
 from canary_mlflow.tracking.reading.samples import FILE as SAMPLES
@@ -121,8 +123,6 @@ def _probe(root: str, tracking_uri: str) -> None:
 
 
 def _repository(root: str, tracking_uri: str) -> ArtifactRepository:
-    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
-
     return get_artifact_repository(root, tracking_uri=tracking_uri)
 
 

@@ -1,7 +1,4 @@
-"""GitHub's places for a verdict: the job's summary and outputs, one comment that is updated, and a check.
-
-REST API: docs.github.com/rest, "Issue comments" and "Check runs". Reads what GitHub puts into a job's environment.
-"""
+"""What a CI job tells GitHub: one comment on the pull request, and one check."""
 
 from __future__ import annotations
 

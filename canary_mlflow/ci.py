@@ -1,4 +1,4 @@
-"""The CI job that this process is part of, as its environment tells."""
+"""Which CI job this is."""
 
 from __future__ import annotations
 

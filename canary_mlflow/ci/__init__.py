@@ -1,1 +1,0 @@
-"""Puts the report where a change is discussed: on the pull request."""
