@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
 
@@ -15,12 +15,12 @@ from canary_mlflow.commands.shared import print_decision
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.launching.added_runs import AddedRuns, run_champion
 from canary_mlflow.launching.cluster import runner_at
+from canary_mlflow.launching.fail_fast import FailFast
 from canary_mlflow.launching.plan import Plan
 from canary_mlflow.launching.runs import Result, Runner, make_one
 from canary_mlflow.notify.delivery import tell
 from canary_mlflow.notify.events import of_decision
 from canary_mlflow.policies import load_policy
-from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.evidence import champion_runs
 from canary_mlflow.registry.judging.gatekeeper import gate
 from canary_mlflow.registry.judging.unregistered import champion_or_none, gate_change, gate_session
@@ -86,14 +86,16 @@ class Session:
         """Make its runs, the first with `starting`, judge them, and end it. Returns the exit code."""
         code, recorded = 4, False
         try:
-            results = self.first_runs(starting, planned)
+            results, remarks = self.first_runs(starting, planned)
             again, lost = self.recheck(results[-1])
             results += again
+            if lost:
+                remarks.append(f"the champion's code could not be run for comparison: {lost}")
             self.record_runs()
             recorded = True
             ended = max(code_of(result) for result in results)
             if ended in (0, 1, 3):
-                decision = self.register_and_gate(results, lost)
+                decision = self.register_and_gate(results, remarks)
                 print_decision(decision, full=self.config.tracking.full_report)
                 tell({decision.word.upper(), self.config.tier.name.upper()}, partial(of_decision, decision))
                 publish_study(self.client, decision)
@@ -114,21 +116,33 @@ class Session:
         """Let the ledger name the runs that were made since it last did."""
         record_runs(self.client, self.session_id, self.model)
 
-    def first_runs(self, starting: Runner, planned: int) -> list[Result]:
+    def first_runs(self, starting: Runner, planned: int) -> tuple[list[Result], list[str]]:
         """The runs before the first verdict: as planned, and all of them if the model has no champion. A first version
-        has nothing to be compared with, and becomes the baseline of all that follow."""
+        has nothing to be compared with, and becomes the baseline of all that follow. Also what was saved by ending
+        before that."""
         champion = champion_runs(self.client, self.model)
         client, session = self.client, self.session_id
         watched = own_runs(
-            client, session, self.config, planned, keep_weights=True, profile=True, champion_runs=champion
-        )
-        results = until_broken(starting, watched)
+            client, session, self.config, planned, keep_weights=True, profile=True, champion_runs=champion,
+            fail_fast=self.early.in_first_steps,
+        )  # fmt: skip
+        results = until_broken(starting, watched, self.early.certain)
         missing = runs_of(self.config) - len(results)
-        if champion or results[-1].failure or missing <= 0:
-            return results
-        later = replace(self.config, seed=self.config.seed + len(results))
-        with prestarted(self.runner, later, self.scratch, missing) as runner:
-            return results + until_broken(runner, own_runs(client, session, later, missing))
+        if not (champion or results[-1].failure or results[-1].certain or missing <= 0):
+            later, planned = replace(self.config, seed=self.config.seed + len(results)), runs_of(self.config)
+            with prestarted(self.runner, later, self.scratch, missing) as runner:
+                results += until_broken(runner, own_runs(client, session, later, missing), self.early.certain)
+        last, end = results[-1], self.config.seed + planned
+        if not last.certain and code_of(last) != 1:
+            return results, []
+        said = self.early.saved(last.run_id, last.certain, range(last.seed + 1, end), champion)
+        say(said)
+        return results, [said]
+
+    @cached_property
+    def early(self) -> FailFast:
+        """What ends it before its time."""
+        return FailFast.of(self.client, self.model, self.session_id, self.config.gate)
 
     def one_more(self, seed: int, folder: str, place: str) -> OwnRun:
         """A run that is added to it."""
@@ -153,14 +167,14 @@ class Session:
             runs = read_version(self.client, self.model, champion, metrics=()).runs
             return [again], run_champion(added, self.runner, champion, runs, seed)
 
-    def register_and_gate(self, results: list[Result], lost: str) -> Decision:
-        """Register what the session trained and gate it; a session that broke off has nothing to register. `lost`: why
-        the champion's code could not be run beside the runs that broke off."""
+    def register_and_gate(self, results: list[Result], remarks: Sequence[str]) -> Decision:
+        """Register what the session trained and gate it; a session that broke off has nothing to register. `remarks`:
+        more notes of the verdict."""
         client, model, config, policy = self.client, self.model, self.config, load_policy(self.config.gate)
         if any(result.failure for result in results):
-            return gate_session(client, model, self.session_id, policy, lost)
+            return gate_session(client, model, self.session_id, policy, *remarks)
         if not config.register:
-            return gate_change(client, model, self.session_id, policy)
+            return gate_change(client, model, self.session_id, policy, *remarks)
         version = register_version(
             client,
             model,
@@ -169,8 +183,9 @@ class Session:
             weights=Weights.NONE if config.tracking.weights == "none" else Weights.FILES,
             evaluation=results[0].evaluation,
         )
-        if governing := registry_of(client).governing(model):  # the gate uses it, so the plan of looks must too
-            policy = governing.policy
+        if results[-1].certain:
+            return gate(client, model, version, policy, by_plan=policy.top_up, remarks=lambda decision: remarks)
+        policy = self.early.policy  # the gate uses that of the registry, so the plan of looks must too
         number, subject = count(1), f"{model} version {version}"
 
         def running(seed: int) -> OwnRun:

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 
-def gate_session(client: MlflowClient, model: str, session_id: str, policy: Policy, lost: str = "") -> Decision:
+def gate_session(client: MlflowClient, model: str, session_id: str, policy: Policy, *remarks: str) -> Decision:
     """Judge a session that left no version (its runs crashed), and record the verdict on the session.
 
-    No alias moves and nothing is bootstrapped, as there is no version. The model need not exist yet. `lost`: why the
-    champion's code could not be run beside the runs that broke off, which is noted.
+    No alias moves and nothing is bootstrapped, as there is no version. The model need not exist yet. `remarks`: more
+    notes of the verdict.
     """
     beside = beside_in(client, session_id, model)
     runs = session_runs(client, session_id, beside=beside)
@@ -46,10 +46,7 @@ def gate_session(client: MlflowClient, model: str, session_id: str, policy: Poli
         baseline, _ = counted(replace(version_with(client, model, before), fresh=fresh))
     accepted = accepted_facts(registry_of(client), model)
     verdict = judge(policy, baseline, Version(model=model, version=None, runs=runs), accepted=accepted)
-    if lost:
-        verdict = replace(
-            verdict, notes=(*verdict.notes, f"the champion's code could not be run for comparison: {lost}")
-        )
+    verdict = replace(verdict, notes=(*verdict.notes, *remarks))
     return on_session(client, model, session_id, verdict, Question.SESSION)
 
 
@@ -65,10 +62,11 @@ def judge_runs(client: MlflowClient, model: str, run_ids: Sequence[str], policy:
     )
 
 
-def gate_change(client: MlflowClient, model: str, session_id: str, policy: Policy) -> Decision:
+def gate_change(client: MlflowClient, model: str, session_id: str, policy: Policy, *remarks: str) -> Decision:
     """Judge a session against the champion, and record that on the session; nothing is registered, no alias moves."""
     candidate = Version(model=model, version=None, runs=session_evidence(client, session_id, model))
     verdict = judge_against(client, policy, champion_or_none(client, model), candidate)
+    verdict = replace(verdict, notes=(*verdict.notes, *remarks))
     return on_session(client, model, session_id, verdict, Question.CHANGE)
 
 
