@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from canary_mlflow.gates.model.items import Flip
 from canary_mlflow.gates.model.verdict import Check, CheckOutcome, Outcome, Verdict, verdict_from_dict, verdict_to_dict
 from canary_mlflow.gates.watch import WatchWarning
 from canary_mlflow.shown import as_html
@@ -93,6 +94,7 @@ class Decision:
     warnings: tuple[RunWarning, ...] = ()
     run_minutes: float | None = None  # what one more run of the candidate takes
     holds: tuple[Hold, ...] = ()
+    broken: Mapping[str, tuple[Flip, ...]] = field(default_factory=dict)  # benchmark → its worst items
 
     def hold(self, by: HeldBy) -> Hold | None:
         """The hold of this kind; None if there is none."""
@@ -181,7 +183,18 @@ def decision_to_dict(decision: Decision) -> dict[str, Any]:
         "store": decision.store,
         "warnings": [{"run": one.run, **one.warning.to_dict()} for one in decision.warnings],
         "verdict": verdict_to_dict(decision.verdict),
+        **({"broken": broken_to_dict(decision.broken)} if decision.broken else {}),
     }
+
+
+def broken_to_dict(broken: Mapping[str, tuple[Flip, ...]]) -> dict[str, Any]:
+    """The broken items as plain JSON values."""
+    return {name: [asdict(one) for one in some] for name, some in broken.items()}
+
+
+def broken_from(found: Mapping[str, Any]) -> dict[str, tuple[Flip, ...]]:
+    """The broken items of a decision's JSON."""
+    return {name: tuple(Flip(**one) for one in some) for name, some in (found.get("broken") or {}).items()}
 
 
 def holds_to_list(holds: tuple[Hold, ...]) -> list[dict[str, Any]]:
@@ -207,6 +220,7 @@ def decision_from_dict(found: Mapping[str, Any]) -> Decision:
         evidence_only=bool(found.get("evidence_only")),
         own_script=bool(found.get("own_script")),
         holds=holds_from_list(found.get("held_back")),
+        broken=broken_from(found),
         champion_before=found["champion_before"],
         champion_after=found["champion_after"],
         session_id=found["session_id"],

@@ -60,6 +60,18 @@ Evaluated = Mapping[str, Sequence[Table]]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Flip:
+    """An item that the candidate does worse on. `was`, `now`: the scores; `before`, `after`: the answers."""
+
+    item: str
+    was: float
+    now: float
+    asked: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class ItemCounts:
     """What a check rests on. `groups`: as many as if all were of one size. `lost`: items, or parts of them, that the
     candidate lacks. `needed`: items that would pass an unchanged candidate 4 times out of 5."""

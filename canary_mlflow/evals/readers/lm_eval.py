@@ -31,7 +31,7 @@ def read(file: EvalFile, group_of: GroupOf) -> Contents | None:
     for task in run.said["configs"]:
         run.read(task)
     tables = [_grouped(draft.table(), run.passages) for draft in run.drafts.values()]
-    return Contents([*tables, *run.aggregated()], run.files)
+    return Contents([*tables, *run.aggregated()], run.files, run.loaded())
 
 
 class Run:
@@ -117,6 +117,12 @@ class Run:
             "system prompt": said.get("system_instruction_sha"),
         }
         return facts({f"{key}{of}": value for key, value in found.items()})
+
+    def loaded(self) -> str:
+        """The model's folder or name: to lm-eval 0.4.9 a part of a text, later a value."""
+        told = at(self.said, "config.model_args")
+        found = re.search(r"(?:^|,)pretrained=([^,]*)", told) if isinstance(told, str) else None
+        return found[1] if found else str(at(told, "pretrained") or "")
 
     def aggregated(self) -> Iterator[Table]:
         """The scores that no item has."""
