@@ -25,7 +25,7 @@ from canary_mlflow.ledger.chain import Kind
 from canary_mlflow.registry.actors import current_actor, given, refuse_stranger
 from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.guard.binding import digest_of_all, file_digests
-from canary_mlflow.registry.guard.evaluated import ADDED, FILE, WITHDRAWN, evaluations_in, numbers_of, table_at
+from canary_mlflow.registry.guard.evaluated import ADDED, FILE, WITHDRAWN, numbers_of, table_at
 from canary_mlflow.registry.guard.order import Binding, Order
 from canary_mlflow.registry.versions import find_version, session_of
 from canary_mlflow.tracking.stores.session import active_run, find_experiment, get_run, start_run
@@ -155,20 +155,27 @@ def add_here(registry: Registry, model: str, version: str, run_id: str, actor: s
 
 
 def refuse(registry: Registry, found: ModelVersion, stored: Stored) -> str:
-    """Raise UsageError for files or runs of a harness that another evaluation of the model has, and for other weights
-    than were sealed; return what is known of the weights."""
+    """Raise UsageError for files or runs of a harness that another evaluation of the model has, for a second one of
+    what holds an alias, and for other weights than were sealed; return what is known of the weights."""
     subject, mine = f"version {found.version} of {found.name!r}", stored.results
+    named = registry.client.get_registered_model(found.name).aliases
+    held = [alias for alias, number in named.items() if str(number) == str(found.version)]
     rows = registry.rows(str(found.name), kind=Kind.EVALS)
-    gone = {one.row for one in evaluations_in(rows) if one.withdrawn}
-    for row in rows:
-        if row.word == WITHDRAWN or row.seq in gone:
-            continue
+    gone = {row.facts["run"] for row in rows if row.word == WITHDRAWN}
+    for row in (row for row in rows if row.facts["run"] not in gone):
         facts = row.facts
         same = [mine.digests[key] for key in mine.digests.keys() & facts["files"].keys()]
-        if same := [*same, *(f"run {run} of the harness" for run in sorted(mine.runs & set(facts["runs"])))]:
+        same += [f"run {run} of the harness" for run in sorted(mine.runs & set(facts["runs"]))]
+        if same:
             raise UsageError(
                 f"{subject}: {same[0]} is in row {row.seq} of the ledger, for version {row.version}, already; expected "
                 "an evaluation of its own; evaluate its weights"
+            )
+        again = sorted(mine.tables.keys() & facts["benchmarks"].keys())
+        if held and again and row.version == int(found.version):
+            raise UsageError(
+                f"{subject}: it is {held[0]}, and row {row.seq} of the ledger has {again[0]}; expected no second one, "
+                "which could change what others are compared with; withdraw that row first"
             )
     if not stored.weights:
         return NOT_SHOWN
