@@ -12,7 +12,7 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.evals.drafts import score_of
 from canary_mlflow.evals.reading import Results
 from canary_mlflow.files.documents import parse_json
-from canary_mlflow.gates.model.items import Aggregate, Item, Table
+from canary_mlflow.gates.model.items import Item, Table
 
 TEXTS = ("group", "prompt", "answer", "asked", "said")
 MALFORMED = (LookupError, TypeError, AttributeError, ValueError)  # what somebody else wrote
@@ -55,7 +55,6 @@ def from_bytes(raw: bytes, where: str) -> Stored:
 
 
 def _table(found: Mapping[str, Any]) -> Table:
-    told = found["aggregate"]
     return Table(
         benchmark=str(found["benchmark"]),
         source=str(found["source"]),
@@ -63,7 +62,7 @@ def _table(found: Mapping[str, Any]) -> Table:
         higher=found["higher"] is True,
         facts={str(key): str(value) for key, value in found["facts"].items()},
         grouped=str(found["grouped"]),
-        aggregate=told and Aggregate(score=float(told["score"]), stderr=score_of(told["stderr"])),
+        aggregate=score_of(found["aggregate"]),
         run=str(found["run"]),
     )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +19,6 @@ from canary_mlflow.evals.comparing import groups_of, refuse_same
 from canary_mlflow.evals.files import digest
 from canary_mlflow.evals.reading import Results, read_results, together
 from canary_mlflow.evals.stored import Stored, from_bytes, to_text
-from canary_mlflow.gates.model.items import Table
 from canary_mlflow.gates.model.records import Version
 from canary_mlflow.ledger.chain import Kind
 from canary_mlflow.registry.actors import current_actor, given, refuse_stranger
@@ -243,18 +242,10 @@ def log_run(client: MlflowClient, found: ModelVersion, results: Results, text: s
         asked = digest(sorted((key, item.prompt) for key, item in tables[0].items.items()))
         datasets.append(DatasetInput(Dataset(benchmark[:500], asked, "evals", "{}")))
         link = {"model_id": model, "dataset_name": benchmark[:500], "dataset_digest": asked} if model else {}
-        metrics += [Metric(key, value, now, 0, **link) for key, value in numbers(benchmark, tables)]
+        key, score = "eval/" + re.sub(r"[^\w. /:-]", "_", benchmark)[:200], tables[0].score
+        numbers = {f"{key}/items": float(len(tables[0].items))} | ({} if score is None else {key: score})
+        metrics += [Metric(name, value, now, 0, **link) for name, value in numbers.items()]
     client.log_inputs(run_id, datasets, **({"models": [LoggedModelInput(model)]} if model else {}))
     client.log_batch(run_id, metrics[:MOST_METRICS])
     client.set_terminated(run_id)
     return run_id
-
-
-def numbers(benchmark: str, tables: Sequence[Table]) -> Iterator[tuple[str, float]]:
-    """The score and the number of items, by names that MLflow allows."""
-    key = "eval/" + re.sub(r"[^\w. /:-]", "_", benchmark)[:200]
-    means = [item.mean for table in tables for item in table.items.values() if item.mean is not None]
-    told = [table.aggregate.score for table in tables if table.aggregate]
-    if scores := means or told:
-        yield key, sum(scores) / len(scores)
-    yield f"{key}/items", float(len(tables[0].items))

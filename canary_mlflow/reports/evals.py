@@ -13,11 +13,10 @@ def side_lines(tables: Evaluated) -> Iterator[str]:
     """What one side has of each benchmark."""
     for found in side_dict(tables)["benchmarks"]:
         score = "no score" if found["score"] is None else f"{found['score']:.4g}"
-        error = f" ± {found['stderr']:.2g}" if found["stderr"] is not None else ""
         size = f"{counted(found['items'], 'item')}, {counted(found['groups'], 'group')}"
         if found["errors"]:
             size += f", {counted(found['errors'], 'error')} of the harness"
-        yield f"{found['benchmark']}  {score}{error}  {size if found['items'] else 'aggregated only'}"
+        yield f"{found['benchmark']}  {score}  {size if found['items'] else 'aggregated only'}"
         yield from (f"    {key}: {value[:200]}" for key, value in found["facts"].items())
 
 
@@ -28,13 +27,10 @@ def side_dict(tables: Evaluated) -> dict[str, Any]:
 
 
 def _benchmark(name: str, seed: int, seeds: int, table: Table) -> dict[str, Any]:
-    means = [sum(item.scored) / len(item.scored) for item in table.items.values() if item.scored]
-    whole = table.aggregate
     return {
         "benchmark": name,
         "seed": seed if seeds > 1 else None,
-        "score": sum(means) / len(means) if means else whole and whole.score,
-        "stderr": whole and whole.stderr,
+        "score": table.score,
         "higher_is_better": table.higher,
         "items": len(table.items),
         "answers": sum(len(item.scores) for item in table.items.values()),

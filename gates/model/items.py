@@ -32,14 +32,6 @@ class Item:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Aggregate:
-    """A score over a whole benchmark, with its standard error if that is known."""
-
-    score: float
-    stderr: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Table:
     """One benchmark by one scorer. `source`: the documents that it asks about, which other tables may share. `facts`:
     what must agree. `grouped`: what its groups are. `aggregate`: for a score that no item has, such as a corpus's F1.
@@ -51,8 +43,14 @@ class Table:
     higher: bool = True
     facts: Mapping[str, str] = field(default_factory=dict)
     grouped: str = ""
-    aggregate: Aggregate | None = None
+    aggregate: float | None = None
     run: str = ""
+
+    @property
+    def score(self) -> float | None:
+        """The mean over the items; None without a score."""
+        means = [item.mean for item in self.items.values() if item.mean is not None]
+        return sum(means) / len(means) if means else self.aggregate
 
 
 Evaluated = Mapping[str, Sequence[Table]]

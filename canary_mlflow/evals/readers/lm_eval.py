@@ -14,7 +14,7 @@ from typing import Any
 from canary_mlflow.errors import UsageError
 from canary_mlflow.evals.drafts import Contents, Draft, GroupOf, facts, score_of
 from canary_mlflow.evals.files import EvalFile, at, digest
-from canary_mlflow.gates.model.items import Aggregate, Table
+from canary_mlflow.gates.model.items import Table
 
 LONG = 200
 """Characters from which a text in a document may be the passage that several questions share."""
@@ -138,7 +138,7 @@ class Run:
                         source=task,
                         higher=self.higher(task, metric),
                         facts=self.facts(task, metric, filtered),
-                        aggregate=Aggregate(score=score, stderr=score_of(scores.get(f"{metric}_stderr,{filtered}"))),
+                        aggregate=score,
                         run=str(self.said.get("date", "")),
                     )
 
