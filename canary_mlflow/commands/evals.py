@@ -95,8 +95,8 @@ def compare(
             "evals compare: found --policy and --margin; expected one of them; a policy states its margins"
         )
     rules = policy_with_evals(policy)
-    sides = [side_of(text, groups_of(rules, group), tracking_uri) for text in (baseline, candidate)]
-    decision = compare_results(*sides, (baseline, candidate), rules, margin, MANY if full else FEW)
+    left, right = (side_of(text, groups_of(rules, group), tracking_uri) for text in (baseline, candidate))
+    decision = compare_results(left, right, (baseline, candidate), rules, margin, MANY if full else FEW)
     print_decision(decision, as_json, full=full)
     ctx.exit(decision.exit_code)
 

@@ -101,9 +101,12 @@ def add(client: MlflowClient, found: ModelVersion, results: Results, weights: Pa
     registry = registry_of(client)
     text = to_text(results, folder_digest(registry, found, results, weights))
     refuse(registry, found, from_bytes(text.encode(), "these files"))  # before anything is written
-    run_id = log_run(client, found, results, text)
-    model, version = str(found.name), str(found.version)
+    model, version, session = str(found.name), str(found.version), session_of(found)
+    home = get_run(client, session).info.experiment_id if session else find_experiment(client, None)
+    name = f"{model}/{version}"
+    run_id = start_run(client, home, {tags.ROLE: ROLE, tags.RUN_NAME: f"evals of {name}"[:250], tags.EVALUATES: name})
     try:
+        log(client, run_id, found, results, text)
         registry.do(
             "evals",
             {"model": model, "version": version, "run": run_id},
@@ -226,14 +229,10 @@ def record(
     registry.record(order)
 
 
-def log_run(client: MlflowClient, found: ModelVersion, results: Results, text: str) -> str:
-    """The run in MLflow: scores to look at, the items as datasets, linked to the version's logged model; and the
-    table."""
+def log(client: MlflowClient, run_id: str, found: ModelVersion, results: Results, text: str) -> None:
+    """Scores to look at, the items as datasets, linked to the version's logged model; and the table."""
     from mlflow.entities import Dataset, DatasetInput, LoggedModelInput, Metric
 
-    session, name = session_of(found), f"{found.name}/{found.version}"
-    home = get_run(client, session).info.experiment_id if session else find_experiment(client, None)
-    run_id = start_run(client, home, {tags.ROLE: ROLE, tags.RUN_NAME: f"evals of {name}"[:250], tags.EVALUATES: name})
     client.log_text(run_id, text, FILE)
     made, now = LOGGED.fullmatch(str(found.source)), int(time.time() * 1000)
     model = made and made[1]
@@ -248,4 +247,3 @@ def log_run(client: MlflowClient, found: ModelVersion, results: Results, text: s
     client.log_inputs(run_id, datasets, **({"models": [LoggedModelInput(model)]} if model else {}))
     client.log_batch(run_id, metrics[:MOST_METRICS])
     client.set_terminated(run_id)
-    return run_id

@@ -144,7 +144,7 @@ def view_of(decision: Decision, *, then: bool = False) -> View:
 
 def shortened(one: Flip) -> Flip:
     """A broken item with its texts as they are shown."""
-    texts = {name: visible(getattr(one, name), most=WIDEST) for name in ("item", "asked", "before", "after")}
+    texts: Any = {name: visible(getattr(one, name), most=WIDEST) for name in ("item", "asked", "before", "after")}
     return replace(one, **texts)
 
 

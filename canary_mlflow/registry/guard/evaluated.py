@@ -41,7 +41,7 @@ def evaluations_in(rows: Iterable[Row]) -> list[Evaluation]:
         if row.word == WITHDRAWN:
             taken.setdefault(str(facts["run"]), (row.seq, f"by {facts['actor']} in row {row.seq}: {facts['reason']}"))
         else:
-            told = {key: str(facts[key]) for key in ("run", "place", "digest", "weights")}
+            told: dict[str, Any] = {key: str(facts[key]) for key in ("run", "place", "digest", "weights")}
             found[told["run"]] = Evaluation(**told, row=row.seq)
     for run, (row_number, said) in taken.items():
         if run in found:
