@@ -435,3 +435,31 @@ def test_it_loads_neither_mlflow_nor_a_database(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.endswith("\n[]\n")
+
+
+@pytest.mark.full  # the recorded files of lm-eval are read above
+def test_lm_eval_itself_writes_what_is_read(tmp_path: Path) -> None:
+    """Two folders of weights, evaluated and compared as docs/evals.md says."""
+    pytest.importorskip("lm_eval", reason="pip install lm-eval")
+    from canary_mlflow.training.assets.tiny import tiny_model_folder
+
+    pairs = [{"prompt": f"{at}?", "good": " Yes.", "bad": " No, never.", "gold": at % 2} for at in range(16)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
+    task = (
+        "task: pairs\ndataset_path: json\ndataset_kwargs: {data_files: {test: ./pairs.jsonl}}\ntest_split: test\n"
+        "output_type: multiple_choice\ndoc_to_text: '{{prompt}}'\ndoc_to_target: gold\n"
+        "doc_to_choice: '{{[good, bad] if gold == 0 else [bad, good]}}'\nmetadata: {version: 1.0}\n"
+    )
+    (tmp_path / "pairs.yaml").write_text(task)
+    for side in ("old", "new"):
+        model = shutil.copytree(tiny_model_folder(), tmp_path / side)
+        words = (
+            f"run --model hf --model_args pretrained={model} --tasks pairs --include_path . --log_samples --device cpu"
+        )
+        command = [sys.executable, "-m", "lm_eval", *words.split(), "--output_path", f"results/{side}"]
+        offline = {**os.environ, "HF_HUB_OFFLINE": "1"}
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, env=offline)
+    found = checks(judged(tmp_path / "results/old", tmp_path / "results/new"))
+    assert found["pairs/acc"]["evidence"]["items"]["items"] == 16
+    read = read_results(tmp_path / "results/new")
+    assert read.loaded == {str(tmp_path / "new")}
