@@ -175,14 +175,11 @@ def add_evals(
     another evaluation of the model has, and for other weights than were sealed; NoSuchVersion, Refused, StoreError.
     """
     from canary_mlflow.registry.backends import registry_of
-    from canary_mlflow.registry.evaluations import add, read_paths
-    from canary_mlflow.resolve import find_named
+    from canary_mlflow.registry.evaluations import add, read_paths, version_named
     from canary_mlflow.tracking.stores.store import existing_store
 
     client = existing_store(tracking_uri)
-    found = find_named(client, version)
-    if found is None or not paths:
-        raise UsageError(f"{version}: expected MODEL/VERSION and paths of its results; name both")
+    found = version_named(client, version)
     results = read_paths([Path(path) for path in paths], group, registry_of(client), str(found.name))
     return add(client, found, results, None if weights is None else Path(weights))
 

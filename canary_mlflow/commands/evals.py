@@ -14,9 +14,6 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.shown import echo_lines, say, visible
 
 if TYPE_CHECKING:
-    from mlflow import MlflowClient
-    from mlflow.entities.model_registry import ModelVersion
-
     from canary_mlflow.evals.drafts import GroupOf
     from canary_mlflow.evals.reading import Results
 
@@ -50,13 +47,14 @@ def add(
     the groups of items.
     """
     from canary_mlflow import api
+    from canary_mlflow.registry.evaluations import version_named
     from canary_mlflow.registry.evaluations import withdraw as take_back
 
     if (withdraw is None) == (not paths):
         raise UsageError("evals add: expected paths of results, or --withdraw with an evaluation; give one of them")
     if withdraw is not None:
         client = open_store(tracking_uri)
-        take_back(client, named(client, version), withdraw, reason)
+        take_back(client, version_named(client, version), withdraw, reason)
         say(f"{version}: evaluation {withdraw} does not count any more")
         return
     run = api.add_evals(version, *paths, group=group, weights=weights, tracking_uri=tracking_uri)
@@ -124,19 +122,10 @@ def side_of(text: str, group_of: GroupOf, tracking_uri: str | None) -> Results:
 
         return read_results(Path(text), group_of)
     from canary_mlflow.registry.backends import registry_of
-    from canary_mlflow.registry.evaluations import known_of
+    from canary_mlflow.registry.evaluations import known_of, version_named
 
     client = open_store(tracking_uri)
-    found = known_of(registry_of(client), named(client, text)).results
+    found = known_of(registry_of(client), version_named(client, text)).results
     if not found.tables:
         raise UsageError(f"{text}: no evaluation of it; expected one; canary evals add {text} PATH")
-    return found
-
-
-def named(client: MlflowClient, text: str) -> ModelVersion:
-    """The version that a text names. Raises UsageError."""
-    from canary_mlflow.resolve import find_named
-
-    if (found := find_named(client, text)) is None:
-        raise UsageError(f"{text}: no version; expected MODEL/VERSION or MODEL@ALIAS; name one")
     return found

@@ -27,6 +27,7 @@ from canary_mlflow.registry.guard.binding import digest_of_all, file_digests
 from canary_mlflow.registry.guard.evaluated import ADDED, FILE, WITHDRAWN, numbers_of, table_at
 from canary_mlflow.registry.guard.order import Binding, Order
 from canary_mlflow.registry.versions import find_version, session_of
+from canary_mlflow.resolve import find_named
 from canary_mlflow.tracking.stores.session import active_run, find_experiment, get_run, start_run
 
 if TYPE_CHECKING:
@@ -48,6 +49,13 @@ class Known:
     results: Results = field(default_factory=lambda: Results(tables={}, digests={}))
     rows: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+
+def version_named(client: MlflowClient, text: str) -> ModelVersion:
+    """The version that a text names. Raises UsageError for an id."""
+    if (found := find_named(client, text)) is None:
+        raise UsageError(f"{text}: no version; expected MODEL/VERSION or MODEL@ALIAS; name one")
+    return found
 
 
 def known_of(registry: Registry, found: ModelVersion) -> Known:
@@ -92,6 +100,8 @@ def read_paths(paths: Sequence[Path], group: str | None, registry: Registry, mod
     """What the files and folders hold, grouped as is asked, or as the policy in force says. Raises UsageError."""
     governing = registry.governing(model)
     group_of = groups_of(governing.policy if governing else None, group)
+    if not paths:
+        raise UsageError(f"{model}: no paths of results; expected one or more; name them")
     return together(str(paths[0]), [read_results(path, group_of) for path in paths])
 
 
@@ -136,9 +146,11 @@ def add_here(registry: Registry, model: str, version: str, run_id: str, actor: s
     """Sign the table that a run holds. The same checks again: a server has only now seen the files."""
     client = registry.client
     found, run = find_version(client, model, version), active_run(client, run_id)
-    if (run.data.tags.get(tags.ROLE), run.data.tags.get(tags.EVALUATES)) != (ROLE, f"{model}/{version}"):
+    every = registry.evaluations(found)
+    is_its = (run.data.tags.get(tags.ROLE), run.data.tags.get(tags.EVALUATES)) == (ROLE, f"{model}/{version}")
+    if not is_its or run_id in [one.run for one in every]:
         raise UsageError(
-            f"run {run_id}: no evaluation of {model}/{version}; expected one; add it with canary evals add"
+            f"run {run_id}: no new evaluation of {model}/{version}; expected one; canary evals add makes it"
         )
     place = f"{run.info.artifact_uri}/{FILE}"
     stored = from_bytes(table_at(place, store=client.tracking_uri), f"run {run_id}")
@@ -152,7 +164,7 @@ def add_here(registry: Registry, model: str, version: str, run_id: str, actor: s
         "runs": sorted(stored.results.runs),
         "benchmarks": {name: len(seeds[0].items) for name, seeds in stored.results.tables.items()},
     }
-    runs = [one.run for one in registry.evaluations(found) if not one.withdrawn]
+    runs = [one.run for one in every if not one.withdrawn]
     record(registry, found, ADDED, facts, [*runs, run_id], actor, f"{len(facts['benchmarks'])} benchmarks")
 
 

@@ -162,6 +162,7 @@ def barred(holds: tuple[Hold, ...]) -> bool:
 
 def decision_to_dict(decision: Decision) -> dict[str, Any]:
     """The decision as plain JSON values; the verdict as `gates` writes it, so that it can be read back."""
+    broken = {name: [asdict(one) for one in some] for name, some in decision.broken.items()}
     return {
         "question": str(decision.question),
         "decision": decision.word,
@@ -183,18 +184,8 @@ def decision_to_dict(decision: Decision) -> dict[str, Any]:
         "store": decision.store,
         "warnings": [{"run": one.run, **one.warning.to_dict()} for one in decision.warnings],
         "verdict": verdict_to_dict(decision.verdict),
-        **({"broken": broken_to_dict(decision.broken)} if decision.broken else {}),
+        **({"broken": broken} if broken else {}),
     }
-
-
-def broken_to_dict(broken: Mapping[str, tuple[Flip, ...]]) -> dict[str, Any]:
-    """The broken items as plain JSON values."""
-    return {name: [asdict(one) for one in some] for name, some in broken.items()}
-
-
-def broken_from(found: Mapping[str, Any]) -> dict[str, tuple[Flip, ...]]:
-    """The broken items of a decision's JSON."""
-    return {name: tuple(Flip(**one) for one in some) for name, some in (found.get("broken") or {}).items()}
 
 
 def holds_to_list(holds: tuple[Hold, ...]) -> list[dict[str, Any]]:
@@ -220,7 +211,7 @@ def decision_from_dict(found: Mapping[str, Any]) -> Decision:
         evidence_only=bool(found.get("evidence_only")),
         own_script=bool(found.get("own_script")),
         holds=holds_from_list(found.get("held_back")),
-        broken=broken_from(found),
+        broken={name: tuple(Flip(**one) for one in some) for name, some in found.get("broken", {}).items()},
         champion_before=found["champion_before"],
         champion_after=found["champion_after"],
         session_id=found["session_id"],

@@ -437,9 +437,8 @@ def test_it_loads_neither_mlflow_nor_a_database(tmp_path: Path) -> None:
     assert done.stdout.endswith("\n[]\n")
 
 
-@pytest.mark.full  # the recorded files of lm-eval are read above
+@pytest.mark.full  # recorded files of lm-eval are read above
 def test_lm_eval_itself_writes_what_is_read(tmp_path: Path) -> None:
-    """Two folders of weights, evaluated and compared as docs/evals.md says."""
     pytest.importorskip("lm_eval", reason="pip install lm-eval")
     from canary_mlflow.training.assets.tiny import tiny_model_folder
 
@@ -451,15 +450,10 @@ def test_lm_eval_itself_writes_what_is_read(tmp_path: Path) -> None:
         "doc_to_choice: '{{[good, bad] if gold == 0 else [bad, good]}}'\nmetadata: {version: 1.0}\n"
     )
     (tmp_path / "pairs.yaml").write_text(task)
-    for side in ("old", "new"):
-        model = shutil.copytree(tiny_model_folder(), tmp_path / side)
-        words = (
-            f"run --model hf --model_args pretrained={model} --tasks pairs --include_path . --log_samples --device cpu"
-        )
-        command = [sys.executable, "-m", "lm_eval", *words.split(), "--output_path", f"results/{side}"]
-        offline = {**os.environ, "HF_HUB_OFFLINE": "1"}
-        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, env=offline)
-    found = checks(judged(tmp_path / "results/old", tmp_path / "results/new"))
-    assert found["pairs/acc"]["evidence"]["items"]["items"] == 16
-    read = read_results(tmp_path / "results/new")
-    assert read.loaded == {str(tmp_path / "new")}
+    words = f"run --model hf --model_args pretrained={tiny_model_folder()} --tasks pairs --include_path . --log_samples"
+    command = [sys.executable, "-m", "lm_eval", *words.split(), "--output_path", "results"]
+    offline = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, env=offline)
+    read = read_results(tmp_path / "results")
+    assert {name: len(tables[0].items) for name, tables in read.tables.items()} == {"pairs/acc": 16}
+    assert read.loaded == {str(tiny_model_folder())}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from canary_mlflow.errors import CanaryError, StoreError, UsageError
@@ -35,17 +35,14 @@ class Evaluation:
 def evaluations_in(rows: Iterable[Row]) -> list[Evaluation]:
     """The evaluations in the rows about a version, in order."""
     found: dict[str, Evaluation] = {}
-    taken: dict[str, tuple[int, str]] = {}
     for row in rows:
-        facts = row.facts
+        facts, run = row.facts, str(row.facts["run"])
         if row.word == WITHDRAWN:
-            taken.setdefault(str(facts["run"]), (row.seq, f"by {facts['actor']} in row {row.seq}: {facts['reason']}"))
+            said = f"by {facts['actor']} in row {row.seq}: {facts['reason']}"
+            found[run] = replace(found[run], withdrawn=said, withdrawal=row.seq)
         else:
-            told: dict[str, Any] = {key: str(facts[key]) for key in ("run", "place", "digest", "weights")}
-            found[told["run"]] = Evaluation(**told, row=row.seq)
-    for run, (row_number, said) in taken.items():
-        if run in found:
-            found[run] = Evaluation(**{**vars(found[run]), "withdrawn": said, "withdrawal": row_number})
+            told: dict[str, Any] = {key: str(facts[key]) for key in ("place", "digest", "weights")}
+            found[run] = Evaluation(**told, run=run, row=row.seq)
     return list(found.values())
 
 
