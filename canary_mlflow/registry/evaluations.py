@@ -188,7 +188,7 @@ def refuse(registry: Registry, found: ModelVersion, stored: Stored) -> str:
         again = sorted(mine.tables.keys() & facts["benchmarks"].keys())
         if held and again and row.version == int(found.version):
             raise UsageError(
-                f"{subject}: it is {held[0]}, and row {row.seq} of the ledger has {again[0]}; expected no second one, "
+                f"{subject}: it is {' and '.join(held)}, and row {row.seq} of the ledger has {again[0]}; expected no second one, "
                 "which could change what others are compared with; withdraw that row first"
             )
     if not stored.weights:
