@@ -188,8 +188,8 @@ def refuse(registry: Registry, found: ModelVersion, stored: Stored) -> str:
         again = sorted(mine.tables.keys() & facts["benchmarks"].keys())
         if held and again and row.version == int(found.version):
             raise UsageError(
-                f"{subject}: it is {' and '.join(held)}, and row {row.seq} of the ledger has {again[0]}; expected no second one, "
-                "which could change what others are compared with; withdraw that row first"
+                f"{subject}: it is {' and '.join(held)}, and row {row.seq} of the ledger has {again[0]}; expected no "
+                "second one, which could change what others are compared with; withdraw that row first"
             )
     if not stored.weights:
         return NOT_SHOWN
