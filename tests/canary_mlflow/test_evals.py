@@ -455,5 +455,8 @@ def test_lm_eval_itself_writes_what_is_read(tmp_path: Path) -> None:
     offline = {**os.environ, "HF_HUB_OFFLINE": "1"}
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, env=offline)
     read = read_results(tmp_path / "results")
-    assert {name: len(tables[0].items) for name, tables in read.tables.items()} == {"pairs/acc": 16}
+    assert {name: len(tables[0].items) for name, tables in read.tables.items()} == {
+        "pairs/acc": 16,
+        "pairs/acc_norm": 16,
+    }
     assert read.loaded == {str(tiny_model_folder())}
