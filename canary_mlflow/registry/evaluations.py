@@ -20,6 +20,7 @@ from canary_mlflow.evals.files import digest
 from canary_mlflow.evals.reading import Results, read_results, together
 from canary_mlflow.evals.stored import Stored, from_bytes, to_text
 from canary_mlflow.gates.model.records import Version
+from canary_mlflow.gates.model.wording import counted
 from canary_mlflow.ledger.chain import Kind
 from canary_mlflow.registry.actors import current_actor, given, refuse_stranger
 from canary_mlflow.registry.backends import registry_of
@@ -165,7 +166,7 @@ def add_here(registry: Registry, model: str, version: str, run_id: str, actor: s
         "benchmarks": {name: len(seeds[0].items) for name, seeds in stored.results.tables.items()},
     }
     runs = [one.run for one in every if not one.withdrawn]
-    record(registry, found, ADDED, facts, [*runs, run_id], actor, f"{len(facts['benchmarks'])} benchmarks")
+    record(registry, found, ADDED, facts, [*runs, run_id], actor, counted(len(facts["benchmarks"]), "benchmark"))
 
 
 def refuse(registry: Registry, found: ModelVersion, stored: Stored) -> str:

@@ -78,6 +78,7 @@ def test_a_version_passes_only_with_evaluations_of_both_sides(bench: Bench) -> N
     first = bench.gate(dry_run=True)
     assert answer(first) == ("INCONCLUSIVE", "missing-data")
     assert "benchmark math: no evaluation of the baseline" in first.verdict.reason.lower()
+    assert f"canary evals add {bench.named(1)} PATH" in terminal.render(first, width=300)
     bench.add(1, 80)
     assert "no evaluation of the candidate" in bench.gate(dry_run=True).verdict.reason
     bench.add(bench.candidate, 78)
