@@ -11,6 +11,7 @@ from typing import Any
 import mlflow
 import pytest
 from click.testing import CliRunner, Result
+from paged import site
 from recorded import Recorded
 from servers import Server
 
@@ -91,21 +92,31 @@ def test_a_version_passes_only_with_evaluations_of_both_sides(bench: Bench) -> N
     assert "version 1: its evaluation in row" in " ".join(done.verdict.notes)
 
 
-def test_a_benchmark_that_is_worse_blocks_and_every_report_shows_what_broke(bench: Bench) -> None:
+def test_a_benchmark_that_is_worse_blocks_and_every_report_shows_what_broke(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench.add(1, 60)
+    asked = "What is <b>it</b>?\x1b[2J"
     bench.add(bench.candidate, 120)
-    done = api.gate(bench.recorded.model, bench.candidate, policy=POLICY, tracking_uri=bench.recorded.uri)
+    path = bench.file("hostile", [row | {"input": asked} for row in rows(60, name="other")])
+    api.add_evals(bench.named(1), path, tracking_uri=bench.recorded.uri)
+    path = bench.file("worse", [row | {"input": asked} for row in rows(200, name="other")])
+    api.add_evals(bench.named(bench.candidate), path, tracking_uri=bench.recorded.uri)
+    policy = POLICY | {"evals": {"math": {"margin": 0.05}, "other": {"margin": 0.05}}}
+    done = api.gate(bench.recorded.model, bench.candidate, policy=policy, tracking_uri=bench.recorded.uri)
     assert (answer(done), done.promoted) == (("BLOCK", "regression"), False)
-    assert len(done.broken["math"]) == 5
-    plain, text = terminal.render(done), markdown.render(done)
-    for said in (plain, text):
-        assert "60 broke, 0 mended of 400" in said
-        assert "What is 100?" in said
-        assert "100 by 60" in said
-        assert "no by 120" in said
-    kept = bench.recorded.client.get_run(done.session_id).info.artifact_uri
-    assert json.loads(Path(kept, "verdict.json").read_text())["broken"]["math"][0]["asked"] == "What is 100?"
-    assert "What is 100?" in Path(kept, "report.html").read_text()
+    assert {name: len(some) for name, some in done.broken.items()} == {"math": 5, "other": 5}
+    kept = Path(bench.recorded.client.get_run(done.session_id).info.artifact_uri)
+    assert json.loads((kept / "verdict.json").read_text())["broken"]["math"][0]["asked"] == "What is 100?"
+    seq = registry_of(bench.recorded.client).rows(bench.recorded.model, kind="verdict")[-1].seq
+    page = site(bench.recorded.uri, monkeypatch).get(f"/canary/verdict?row={seq}").text
+    shown = {"terminal": terminal.render(done), "Markdown": markdown.render(done),
+             "report": (kept / "report.html").read_text(), "page": page}  # fmt: skip
+    for name, text in shown.items():
+        for said in ("60 broke, 0 mended of 400", "What is 100?", "100 by 60", "no by 120"):
+            assert said in text, (name, said)
+        assert "\x1b" not in text, name
+        assert ("<b>it</b>" in text) == (name == "terminal"), name
 
 
 def test_the_run_in_mlflow_has_scores_datasets_and_the_table(bench: Bench) -> None:

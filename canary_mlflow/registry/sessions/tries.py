@@ -136,17 +136,18 @@ def said_of(session_id: str, judged: Sequence[Row]) -> str:
 
 
 def looks_before(session_id: str | None, judged: Sequence[Row], now: set[str], evals: set[str]) -> list[str]:
-    """Earlier judgements of this session, outside a plan of looks, when it had other runs, or other evaluations.
-    `evals`: the rows on those of the version; a judgement without any has not looked at them."""
+    """Earlier judgements of this session when it had other runs, outside a plan of looks, or other evaluations. `evals`:
+    the rows on those of the version; a judgement without any has not looked at them."""
     sets: dict[frozenset[str], str] = {}
     for row in judged:
         verdict = row.facts.get("verdict") or {}
         had = frozenset(verdict.get("candidate_runs") or ())
-        if row.facts.get("session") != session_id or verdict.get("look") is not None:
+        if row.facts.get("session") != session_id:
             continue
-        if had != now:
+        looked_at = evals & set(row.facts.get("evals") or ())
+        if verdict.get("look") is None and had != now:
             sets[had] = f"its own {counted(len(had), 'run')}: {row.word}"
-        elif (looked_at := evals & set(row.facts.get("evals") or ())) not in (set(), evals):
+        elif looked_at and looked_at != evals:
             sets[frozenset(looked_at)] = f"{counted(len(looked_at), 'row')} on its evaluations: {row.word}"
     return list(sets.values())
 
