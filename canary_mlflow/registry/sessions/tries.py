@@ -136,8 +136,8 @@ def said_of(session_id: str, judged: Sequence[Row]) -> str:
 
 
 def looks_before(session_id: str | None, judged: Sequence[Row], now: set[str], evals: set[str]) -> list[str]:
-    """Earlier judgements of this session when it had other runs, outside a plan of looks, or other evaluations. `evals`:
-    the rows on those of the version; a judgement without any has not looked at them."""
+    """Earlier judgements of this session when it had other runs, outside a plan of looks, or other evaluations.
+    `evals`: the rows on those of the version; a judgement without any has not looked at them."""
     sets: dict[frozenset[str], str] = {}
     for row in judged:
         verdict = row.facts.get("verdict") or {}
