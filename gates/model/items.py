@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,16 +18,18 @@ class Item:
     asked: str = ""
     said: str = ""
 
-    @cached_property
+    @property
     def scored(self) -> tuple[float, ...]:
         """The scores without the harness's errors."""
         return tuple(score for score in self.scores if score is not None)
 
-    @cached_property
+    @property
     def mean(self) -> float | None:
         """Over the repeats, in no order; None without a score."""
+        if len(self.scores) == 1:
+            return self.scores[0]
         scored = self.scored
-        return sum(sorted(scored)) / len(scored) if len(scored) > 1 else scored[0] if scored else None
+        return sum(sorted(scored)) / len(scored) if scored else None
 
 
 @dataclass(frozen=True, kw_only=True)
