@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
 from canary_mlflow.errors import UsageError
+from canary_mlflow.evals.comparing import broken_in
 from canary_mlflow.gates.evidence.clocks import judged_in_pairs
 from canary_mlflow.gates.judge import judge
 from canary_mlflow.gates.model.policy import FreshBaseline, Policy
@@ -24,6 +25,7 @@ from canary_mlflow.gates.model.wording import listed, sentence_case
 from canary_mlflow.gates.top_up import champion_runs
 from canary_mlflow.registry.acts.accepting import accepted_in
 from canary_mlflow.registry.backends import registry_of
+from canary_mlflow.registry.evaluations import Known, known_of, with_evals
 from canary_mlflow.registry.evidence import is_own_script, warnings_of
 from canary_mlflow.registry.guard.binding import bind
 from canary_mlflow.registry.guard.origin import behind_server, refuse_foreign_evidence, server_of
@@ -183,7 +185,8 @@ class Judged:
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """A version and what it is judged on. `against`: the champion. `policy`: the one that applies, at this try.
-    `overruled`: a note on the policy that was given and does not apply."""
+    `overruled`: a note on the policy that was given and does not apply. `evals`: what is known of both sides'
+    evaluations; None if the policy judges none."""
 
     found: ModelVersion
     registry: Registry
@@ -194,6 +197,7 @@ class Case:
     baseline: Version | None
     candidate: Version
     past: TrackRecord
+    evals: Known | None
 
 
 def assess(client: MlflowClient, model: str, version: str, policy: Policy, options: Options) -> Judged:
@@ -211,7 +215,7 @@ def assess(client: MlflowClient, model: str, version: str, policy: Policy, optio
     sealed = require_seal(registry, case.found) if follows else None
     others = (*case.baseline.runs, *case.baseline.fresh) if case.baseline else ()
     runs = (*case.candidate.runs, *others, *(pinned.runs if pinned else ()))
-    bound = bind(registry, case.found, runs, sealed)
+    bound = replace(bind(registry, case.found, runs, sealed), evals=case.evals.rows if case.evals else None)
     return replace(judged, binding=bound, against=case.against, unrecorded=case.past.unrecorded)
 
 
@@ -234,6 +238,9 @@ def gather(client: MlflowClient, model: str, version: str, policy: Policy, optio
     applied = replace(applied, looks=applied.looks.ending_with(champion_runs(applied, baseline, candidate)))
     past = track_record(registry, against, found, baseline, candidate)
     baseline, others = counted(baseline)
+    evals = None
+    if applied.evals is not None:
+        baseline, candidate, evals = with_evals(registry, baseline, candidate)
     return Case(
         found=found,
         registry=registry,
@@ -244,6 +251,7 @@ def gather(client: MlflowClient, model: str, version: str, policy: Policy, optio
         baseline=baseline,
         candidate=candidate,
         past=replace(past, aside=others),
+        evals=evals,
     )
 
 
@@ -263,6 +271,8 @@ def judge_case(client: MlflowClient, case: Case, options: Options) -> tuple[Verd
     if pinned is not None and pinned.version is not None:
         its_version = find_version(client, candidate.model, pinned.version)
         refuse_changed_evidence(case.registry, its_version, Read(runs=pinned.runs), case.past.rows)
+        if policy.evals is not None:
+            pinned = replace(pinned, evals=known_of(case.registry, its_version).results.tables)
     verdict = case.past.noted(against_anchor(policy, pinned, candidate, verdict), str(case.found.version), policy)
     changed = changed_since(case.past.rows, verdict, case.used, look=look is not None)
     verdict = replace(verdict, notes=(*(note for note in (changed, case.overruled) if note), *verdict.notes))
@@ -285,7 +295,8 @@ def decision_on(client: MlflowClient, case: Case, verdict: Verdict, options: Opt
     found = case.found
     code, notes = code_notes(case.past.rows, found)
     missing = champion_note(client, case.past.rows, str(found.name), case.against.number)
-    verdict = replace(verdict, notes=(*verdict.notes, *notes, *([missing] if missing else [])))
+    of_evals = case.evals.notes if case.evals else ()
+    verdict = replace(verdict, notes=(*verdict.notes, *of_evals, *notes, *([missing] if missing else [])))
     holds = holds_of(case.policy, found, case.baseline, case.candidate, verdict, options.promote, code)
     good = verdict.outcome is Outcome.PASS or could_begin(case.policy, verdict)
     why = unchecked(case.registry, found) if good else ""
@@ -312,6 +323,7 @@ def decision_on(client: MlflowClient, case: Case, verdict: Verdict, options: Opt
         page=version_page(str(found.name), str(found.version)),
         warnings=warnings_of(client, verdict),
         run_minutes=minutes_of_runs(client, session) if (session := session_of(found)) else None,
+        broken=broken_in(verdict, case.baseline.evals, case.candidate.evals) if case.baseline else {},
     )
 
 
