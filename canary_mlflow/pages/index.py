@@ -29,7 +29,7 @@ CHUNKS = (400, 2000, 4000)  # runs read at once in the search for one page
 LEAD = 4 * PAGE  # runs before a page that may be children of its sessions
 MATCHES = 5000  # runs that a name may match
 KEYS = (tags.ROLE, tags.WATCH_LEVEL, tags.VERDICT, tags.MODEL_NAME, tags.TIER, tags.PARENT_RUN)
-SHOWN = (*KEYS, tags.VERSION, tags.VERDICT_REASON, tags.ALGO, tags.MODEL, tags.SEED,
+SHOWN = (*KEYS, tags.VERSION, tags.CHANGED, tags.VERDICT_REASON, tags.ALGO, tags.MODEL, tags.SEED,
          tags.WATCH_WARNINGS, tags.WATCHED, tags.FAILURE, tags.FAILURE_REASON, tags.RUN_NAME)  # fmt: skip
 WARNED = ("warned", "critical", "stopped")
 NOT_JUDGED, RUNNING = "none", "RUNNING"

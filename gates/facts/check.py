@@ -117,7 +117,7 @@ def _code(baseline: Sequence[Run], candidate: Sequence[Run]) -> Iterable[Differe
         yield Difference(
             key="commit",
             baseline=" | ".join(commit[:SHORT] for commit in here),
-            candidate=" | ".join(commit[:SHORT] for commit in there) + _apart(*logs),
+            candidate=" | ".join(commit[:SHORT] for commit in there) + _apart(*logs) + _titled(candidate),
             group=CODE,
         )
     dirty = [" | ".join(sorted({_uncommitted(run) for run in side})) for side in (baseline, candidate)]
@@ -151,6 +151,13 @@ def _apart(before: Sequence[str], now: Sequence[str]) -> str:
     ways = [(now.index(shared), "on"), (before.index(shared), "back")]
     words = [f"{count} {'commit' if count == 1 else 'commits'} {way}" for count, way in ways if count]
     return f" ({', '.join(words)})" if words else ""
+
+
+def _titled(side: Sequence[Run]) -> str:
+    """`: shorter prompts`, the title of a side's commit; '' if its runs come from several, or recorded none."""
+    titles = {run.environment.get("git_title", "") for run in side}
+    title = titles.pop() if len(titles) == 1 else ""
+    return f": {title}" if title else ""
 
 
 def _uncommitted(run: Run) -> str:

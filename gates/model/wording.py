@@ -35,6 +35,11 @@ def change(value: float, relative: bool, unit: str) -> str:
     return f"{sign}{quantity(abs(value), unit)}"
 
 
+def percent(share: float) -> str:
+    """A share of 1 to two figures or in whole percent: 1.4 %, 22 %."""
+    return f"{100 * share:.{0 if share >= 0.0995 else 1}f} %"
+
+
 def limit(margin: float, relative: bool, unit: str, both: bool) -> str:
     """The largest tolerated change, with its direction. A relative limit that holds both ways has two numbers: 1.3
     times as much is as far as 1 / 1.3."""

@@ -57,7 +57,7 @@ def test_a_verdict_becomes_files_summary_comment_and_check(
     subject = judged(guarded, slower, runs)
     done = ci(guarded, subject, out=place)
     assert done.exit_code == code, done.output
-    assert done.output.startswith(f"{word} {guarded.model} version 2 against champion version 1\n")
+    assert done.output.startswith(f"{word} {guarded.model} version 2 against champion version 1: no recorded change\n")
     (made,) = api.checks
     assert (made["conclusion"], made["head_sha"], made["status"]) == (conclusion, HEAD, "completed")
     assert made["output"]["title"].startswith(word)

@@ -45,14 +45,15 @@ def test_first_version_begins_as_champion_by_bootstrap(recorded: Any, policy: Po
 
 
 def test_two_sessions_can_be_compared_in_mlflow_by_name_and_number(guarded: Any, policy: Policy) -> None:
-    """A session has the means of its runs as metrics, and its name says version and last verdict."""
+    """A session has the means of its runs as metrics, and its name says its last verdict, version and change first."""
     sessions = [guarded.session(), guarded.session(slower=2.0)]
     for session in sessions:
         guarded.client.update_run(session, name="dpo tiny-neox smoke")
         gate(guarded.client, guarded.model, guarded.register(session), policy)
     quick, slow = (guarded.client.get_run(session) for session in sessions)
-    names = ["dpo tiny-neox smoke · v2 PASS", "dpo tiny-neox smoke · v3 BLOCK"]
+    names = [f"{said}: no recorded change · dpo tiny-neox smoke" for said in ("PASS v2", "BLOCK v3")]
     assert [run.info.run_name for run in (quick, slow)] == names
+    assert slow.data.tags["canary.changed"] == "no recorded change"
     times = [run.data.metrics["session/step_time"] for run in (quick, slow)]
     assert times[1] == pytest.approx(2 * times[0], rel=0.05)
     assert slow.data.metrics["session/eval_loss"] == pytest.approx(0.45, rel=0.05)

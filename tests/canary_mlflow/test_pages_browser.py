@@ -383,7 +383,7 @@ def test_a_point_of_a_models_history_opens_its_verdict(site: Site, seen: Window)
     figure.locator(".plot").focus()
     for key in ("Home", "End"):
         seen.page.keyboard.press(key)
-    assert "version 3, BLOCK: " in figure.locator(".note").inner_text()
+    assert "version 3, BLOCK, no recorded change: " in figure.locator(".note").inner_text()
     seen.page.keyboard.press("Enter")
     seen.page.wait_for_url(f"**/canary/verdict?row={site.blocked}")
     seen.open(path)

@@ -440,7 +440,8 @@ def test_a_sweep_is_a_grid_named_by_what_differs(web: Any, guarded: Any) -> None
     assert [">BLOCK<" in ended["0.001"], "Evaluation loss is worse" in ended["0.001"]] == [True] * 2
     assert [">BLOCK<" in ended["0.002"], "not judged" in ended["0.002"]] == [False, True]
     overview = text_of(web.get("/canary"))
-    line = overview[overview.index(f">{named}<") :].partition("</tr>")[0]
+    before, _, after = overview.partition(f">{named}<")
+    line = before.rpartition("<tr>")[2] + after.partition("</tr>")[0]
     assert line.index(">BLOCK<") < line.index("train.learning_rate=0.001, seed 1")
     index = text_of(web.get("/canary/sessions", query_string={"q": guarded.model}))
     assert f">{named}<" in index

@@ -214,7 +214,7 @@ def test_why_was_version_4_blocked(hand: Hand) -> None:
 
 
 def test_which_setting_differs(hand: Hand) -> None:
-    hand.link("four")
+    hand.link("lr 0.002 → 0.02")
     assert "Changed: train.learning_rate 0.002 → 0.02" in hand.text(".verdict")
     hand.link("What differs")
     row = hand.text("#differences + h3 + .scroll tbody tr:has-text('train.learning_rate')")
@@ -222,7 +222,7 @@ def test_which_setting_differs(hand: Hand) -> None:
 
 
 def test_which_seed_went_wrong_first_and_when(hand: Hand) -> None:
-    hand.link("four")
+    hand.link("lr 0.002 → 0.02")
     hand.seen.until("document.querySelector('#gone').textContent !== ''", 10)
     said = hand.text("#gone")
     assert said.startswith(
@@ -231,7 +231,7 @@ def test_which_seed_went_wrong_first_and_when(hand: Hand) -> None:
 
 
 def test_show_me_its_worst_answer(hand: Hand) -> None:
-    hand.link("four")
+    hand.link("lr 0.002 → 0.02")
     hand.link("Samples")
     worst = hand.seen.page.locator("#samples ~ details tr.worst").first
     assert worst.inner_text().split("\t") == ["why", f"worst, step {STEPS}", WORST, "-3.5"]
@@ -239,22 +239,22 @@ def test_show_me_its_worst_answer(hand: Hand) -> None:
 
 
 def test_is_tonights_nightly_worse_than_last_weeks(hand: Hand) -> None:
-    hand.link("nightly of tonight")
+    hand.link("no recorded change")
     hand.link("a week before")
     card = hand.text(".verdict")
     assert "COMPARISON, a gate would say BLOCK" in card
-    assert "b, nightly of tonight · v5 BLOCK (candidate) against a, nightly of last week (baseline)" in card
+    assert "b, nightly of tonight (candidate) against a, nightly of last week (baseline)" in card
     assert "Step cost 12" in card
 
 
 def test_find_the_run_with_a_learning_rate_of_2e_2(hand: Hand, scene: Scene) -> None:
     hand.search("learning_rate=2e-2")
-    hand.link("four")
+    hand.link("lr 0.002 → 0.02")
     assert scene.sessions[4] in hand.seen.page.url
 
 
 def test_send_a_colleague_exactly_this_view(hand: Hand, scene: Scene) -> None:
-    hand.link("four")
+    hand.link("lr 0.002 → 0.02")
     chart = hand.seen.page.locator("figure[data-lines='kl'] .plot")
     hand.seen.until("charts.length === 1 && all.figures.find((one) => one.names[0] === 'kl').chart !== null", 10)
     hand.clicks += 1

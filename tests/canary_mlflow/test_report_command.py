@@ -81,7 +81,7 @@ def test_the_verdict_comes_first_and_all_its_evidence_after(judged: Any) -> None
 def test_markdown_says_the_verdict_and_folds_the_rest(judged: Any) -> None:
     store, files, _ = judged
     lines = files["md"].splitlines()
-    assert lines[0] == f"**BLOCK** {store.model} version 2 against champion version 1"
+    assert lines[0].startswith(f"**BLOCK** {store.model} version 2 against champion version 1")
     shown = files["md"].partition("<details>")[0]
     assert shown.index("| **BLOCK** | step_cost |") < shown.index("**Next:**")
     unfolded = re.sub(r"<details>.*?</details>", "", files["md"], flags=re.DOTALL)
@@ -110,7 +110,7 @@ def test_every_way_to_name_it_and_the_terminal(judged: Any) -> None:
     store, _, session = judged
     for subject in (f"{store.model}/2", f"models:/{store.model}/2", session):
         text = report(store, subject)["text"]
-        assert text.startswith(f"BLOCK  {store.model} version 2 against champion version 1\n")
+        assert text.startswith(f"BLOCK  {store.model} version 2 against champion version 1")
         assert "  speed       step_time: 99.9 ms → 200.3 ms (+100.4 %)\n" in text
         assert "  memory      DPO: peak " in text
     run = store.children(session)[0]

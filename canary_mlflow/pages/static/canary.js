@@ -411,7 +411,8 @@ class Trends {
     const at = this.found.verdicts[figure.chart?.cursor.idx];
     if (!at) return;
     const point = trend.points.find((one) => one[0] === at.row);
-    figure.note.textContent = `version ${at.version}, ${at.word}: ${point ? `${short(point[2])} ${trend.unit} (${point[3]})` : "no number"}`;
+    const limit = point?.[4] == null ? "" : `, limit ${short(point[4])}`;
+    figure.note.textContent = `version ${at.version}, ${at.word}${at.changed ? `, ${at.changed}` : ""}: ${point ? `${short(point[2])} ${trend.unit} (${point[3]}${limit})` : "no number"}`;
   }
 
   draw() {
@@ -424,7 +425,11 @@ class Trends {
       const points = new Map(trend.points.map((one) => [one[0], one]));
       const values = verdicts.map((one) => points.get(one.row)?.[2] ?? null);
       const only = (wanted) => values.map((value, at) => (wanted.includes(versions[at]) ? value : null));
-      const without = order.filter((at) => values[at] === null);
+      const limits = verdicts.map((one) => points.get(one.row)?.[4] ?? null);
+      const without = order.filter((at) => values[at] === null && verdicts[at].word !== "bootstrap");
+      const size = order.length > 60 ? 5 : 8;
+      const said = (word) => values.map((value, at) => (verdicts[at].word === word ? value : null));
+      const dots = (label, ink, fill = "--paper") => ({ label, stroke: colour(ink), width: 0, points: { show: true, size, fill: colour(fill) } });
       const axis = { stroke: colour("--soft"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
       figure.chart = new uPlot({
         width: figure.plot.clientWidth || 360, height: 180, padding: [12, 12, 0, 0],
@@ -434,10 +439,11 @@ class Trends {
         legend: { show: false }, cursor: { drag: { x: false, y: false } },
         hooks: { draw: [(u) => crosses(u, without)], setCursor: [() => this.say(figure, trend)] },
         series: [{ label: "version" },
-          { label: figure.name, stroke: colour("--curve"), width: 1, spanGaps: true, points: { show: true, size: 8, fill: colour("--paper") } },
-          { label: "became champion", stroke: colour("--curve"), width: 0, points: { show: true, size: 8, fill: colour("--curve") } },
-          { label: "made champion by hand", stroke: colour("--hand"), width: 0, points: { show: true, size: 8, fill: colour("--hand") } }],
-      }, [order, values, only(champions), only(byHand)], figure.plot);
+          { label: figure.name, stroke: colour("--soft"), width: 1, spanGaps: true, points: { show: false } },
+          { label: "limit", stroke: colour("--bad"), width: 1, dash: [4, 3], points: { show: order.length === 1 } },
+          dots("PASS", "--good"), dots("BLOCK", "--bad"), dots("INCONCLUSIVE", "--open"), dots("bootstrap", "--new"),
+          dots("became champion", "--good", "--good"), dots("made champion by hand", "--hand", "--hand")],
+      }, [order, values, limits, said("PASS"), said("BLOCK"), said("INCONCLUSIVE"), said("bootstrap"), only(champions), only(byHand)], figure.plot);
     }
   }
 }
