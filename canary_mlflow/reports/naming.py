@@ -107,9 +107,8 @@ def story(decision: Decision) -> str:
     if decision.bootstrapped:
         return "the first champion, compared with nothing"
     if check is None or verdict.outcome is Outcome.PASS:
-        known = f"with {said(found[0])}{_more(found)}" if found else name(verdict)
-        what = "no worse than the champion" if check else verdict.reason.rstrip(".")
-        return ", ".join(filter(None, (known, what)))
+        known = f"with {said(found[0])}{_more(found)}, " if found else f"{name(verdict)}, and " if name(verdict) else ""
+        return f"{known}{'no worse than the baseline' if check else verdict.reason.rstrip('.')}"
     if check.role is Role.HARD and verdict.outcome is not Outcome.BLOCK:
         return effect(check, did=False)
     if len(found) == 1 and verdict.outcome is Outcome.BLOCK and check.evidence is not None:

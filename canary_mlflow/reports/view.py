@@ -22,7 +22,7 @@ class View:
     """What is said of a decision.
 
     The card: `word` (PASS, BLOCK, INCONCLUSIVE or bootstrap, for colours), the verdict and its reason; the `headline`,
-    what it comes to; what differs exactly, what changed and the measured cause, each a sentence or ''; the rows that
+    what it comes to; the `subject`, and as `title` with what was changed; what differs exactly, what changed and the measured cause, each a sentence or ''; the rows that
     decide; the `steps` to take in pieces, (text, whether it is a command); and where to look. `then`: the steps tell
     what has already happened.
 
@@ -33,6 +33,7 @@ class View:
     word: str
     heading: str
     headline: str
+    subject: str
     title: str
     reason: str
     exact: str
@@ -116,6 +117,7 @@ def view_of(decision: Decision, *, then: bool = False) -> View:
         word=decision.word,
         heading=heading(decision),
         headline=naming.headline(decision),
+        subject=subject(decision),
         title=title(decision),
         reason=reason(decision),
         exact=differences.exact(decision),

@@ -123,11 +123,15 @@ class Curves {
   // Which charts left the champion's band, the first to leave first.
   sayGone() {
     const gone = this.figures.map((one) => ({ title: one.caption, ...this.away[one.names[0]] })).filter((one) => Number.isInteger(one.step));
-    gone.sort((one, other) => one.step - other.step || other.far - one.far);
+    gone.sort(byHarm);
     const said = gone.map((one) => `${one.title} at step ${one.step} (${now(one)})`);
     say(said.length ? `Out of the champion's band: ${said.join("; ")}.` : "");
   }
 }
+
+// The first to leave first; before those that are back, or better now.
+const over = (one) => one.now === "better" || one.now === "inside";
+const byHarm = (one, other) => Number(over(one)) - Number(over(other)) || one.step - other.step || other.far - one.far;
 
 // Where a curve that left the band is now: it may have crossed it since.
 const now = (gone) => (gone.now === "inside" ? "inside again" : gone.now === "not a number" ? gone.now : `now ${gone.now}`);
@@ -268,7 +272,7 @@ class Figure {
   options(series, bands, log) {
     const axis = { stroke: colour("--soft"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { stroke: colour("--grid"), width: 1 }, font: "12px system-ui, sans-serif" };
     return {
-      width: this.plot.clientWidth || 360, height: 190, series, bands, padding: [14, 8, 0, 0],
+      width: this.plot.clientWidth || 360, height: 190, series, bands, padding: [14, 22, 0, 0],
       scales: { x: { time: false }, y: log ? { distr: 3, range: (u, low, high) => [low / 1.5, high * 1.5] } : { range: roomy } },
       axes: [{ ...axis, size: 32 }, { ...axis, size: 56, values: (u, ticks) => ticks.map((one) => (one == null ? "" : short(one))) }],
       cursor: { sync: { key: "steps" }, drag: { x: true, y: false } },
@@ -432,7 +436,7 @@ class Trends {
       const dots = (label, ink, fill = "--paper") => ({ label, stroke: colour(ink), width: 0, points: { show: true, size, fill: colour(fill) } });
       const axis = { stroke: colour("--soft"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
       figure.chart = new uPlot({
-        width: figure.plot.clientWidth || 360, height: 180, padding: [12, 12, 0, 0],
+        width: figure.plot.clientWidth || 360, height: 180, padding: [12, 22, 0, 0],
         scales: { x: { time: false, range: [-0.5, Math.max(0.5, order.length - 0.5)] }, y: { range: roomy } },
         axes: [{ ...axis, size: 32, splits: () => order, values: (u, ticks) => ticks.map((at) => (order.length < 15 || at % Math.ceil(order.length / 12) === 0 ? `v${versions[at]}` : "")) },
           { ...axis, size: 56, values: (u, ticks) => ticks.map((one) => short(one)) }],
@@ -447,6 +451,21 @@ class Trends {
     }
   }
 }
+
+// ---- commands ---------------------------------------------------------------------------------------------------
+
+// A page that did not come over https may not write to the clipboard: the command is selected there.
+addEventListener("click", async ({ target }) => {
+  if (!target.matches?.("[data-copy]")) return;
+  const code = target.previousElementSibling;
+  try {
+    await navigator.clipboard.writeText(code.textContent);
+    target.textContent = "Copied";
+  } catch (error) {
+    getSelection().selectAllChildren(code);
+    target.textContent = "Selected";
+  }
+});
 
 // ---- begin ------------------------------------------------------------------------------------------------------
 
