@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from canary_mlflow.errors import CanaryError, NoSuchModel, NoSuchRun, NoSuchVersion, Refused, UsageError
+from canary_mlflow.gates.model.wording import figure
 from canary_mlflow.pages import models, run, session_views, verdict
 from canary_mlflow.pages.index import sessions
 from canary_mlflow.pages.overview import overview
@@ -91,7 +92,8 @@ def blueprint() -> Blueprint:
 def helpers() -> dict[str, Any]:
     """The functions and values that templates may use."""
     now = time.time() * 1000
-    words: dict[str, Any] = {"moment": moment, "duration": duration, "iso": iso, "tone": tone, "x_of": x_of}
+    words: dict[str, Any] = {"moment": moment, "duration": duration, "iso": iso, "tone": tone, "x_of": x_of,
+                             "figure": figure}  # fmt: skip
     return {**words, "ago": lambda at: ago(at, now), "now": now, "home": prefix().removesuffix("canary")}
 
 

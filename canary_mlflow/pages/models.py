@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -22,7 +21,7 @@ from canary_mlflow.reports.charts import label
 from canary_mlflow.tracking.reading.database import read_facts
 from canary_mlflow.tracking.reading.facts import RunFacts
 from canary_mlflow.tracking.stores.read_only import has_ledger
-from canary_mlflow.tracking.stores.tables import ALIASES, DELETED, MODELS, RUNS, TAGS, VERSION_TAGS, VERSIONS
+from canary_mlflow.tracking.stores.tables import ALIASES, MODELS, RUNS, TAGS, VERSION_TAGS
 
 if TYPE_CHECKING:
     from flask import Response
@@ -31,41 +30,6 @@ BY_HAND = (Kind.BLESS, Kind.OVERRIDE, Kind.ROLLBACK, Kind.ADOPT, Kind.FACTS, Kin
 Point = tuple[int, int, float, str, float | None]
 SHOWN = (Kind.FACTS, Kind.REQUEST)  # not about an alias, but still part of a decision about the champion
 MOST = 500  # versions or sessions of a model that are searched
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelFacts:
-    """A registered model. `last`: the newest ledger row about it, None if there is none."""
-
-    name: str
-    versions: int
-    newest: int | None
-    champion: int | None
-    last: Row | None
-
-
-def read_models(connection: sa.Connection) -> list[ModelFacts]:
-    """All models of the active workspace, sorted by name."""
-    place = active_workspace()
-    names = names_of_models(connection)
-    alive = sa.select(VERSIONS.c.name, VERSIONS.c.version).where(
-        VERSIONS.c.current_stage != DELETED, VERSIONS.c.workspace == place
-    )
-    versions: Mapping[str, list[int]] = defaultdict(list)
-    for name, version in connection.execute(alive):
-        versions[name].append(version)
-    champions = dict(read_champions(connection))
-    last = {row.model: row for row in table.latest_of_models(connection, place)} if has_ledger(connection) else {}
-    return [
-        ModelFacts(
-            name=name,
-            versions=len(versions[name]),
-            newest=max(versions[name], default=None),
-            champion=champions.get(name),
-            last=last.get(name),
-        )
-        for name in names
-    ]
 
 
 def names_of_models(connection: sa.Connection) -> list[str]:
@@ -293,7 +257,15 @@ def model() -> str:
     """The page of a model's history."""
     page = read_history(argument("name"))
     others = [one for one in without_row(page) if readers().experiment(one.experiment)]
-    return rendered("canary/model.html", page=page, others=others)
+    return rendered("canary/model.html", page=page, others=others, timeline=timeline(page))
+
+
+def timeline(history: History) -> list[dict[str, Any]]:
+    """Every verdict, oldest first, with what was changed since the champion then."""
+    return [
+        {"row": one.row.seq, "version": one.row.version, "word": one.row.word, "changed": one.facts.get("changed", "")}
+        for one in history.verdicts
+    ]
 
 
 def model_json() -> Response:
@@ -301,9 +273,5 @@ def model_json() -> Response:
     found = read_history(argument("name"))
     trends = [{"name": one.name, "unit": one.unit, "points": list(one.points)} for one in found.trends]
     champions = [reign.entry.row.version for reign in found.reigns]
-    verdicts = [
-        {"row": one.row.seq, "version": one.row.version, "word": one.row.word, "changed": one.facts.get("changed", "")}
-        for one in found.verdicts
-    ]
     by_hand = list(found.made_by_hand)
-    return as_answer({"champions": champions, "by_hand": by_hand, "verdicts": verdicts, "trends": trends})
+    return as_answer({"champions": champions, "by_hand": by_hand, "verdicts": timeline(found), "trends": trends})

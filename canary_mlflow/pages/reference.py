@@ -199,7 +199,9 @@ def away(known: Mapping[str, Usual], series: Mapping[str, Series]) -> dict[str, 
     """How far each series departs from the reference, in widths, and where it left; a policy, by rollouts."""
     pace = updates_of(series)
     gone = {name: departure(known[name].at_pace(pace), found) for name, found in series.items() if name in known}
-    return {name: {"far": round(one.farthest, 3), "step": one.step, "now": said(name, one)} for name, one in gone.items()}
+    return {
+        name: {"far": round(one.farthest, 3), "step": one.step, "now": said(name, one)} for name, one in gone.items()
+    }
 
 
 def said(name: str, gone: Departure) -> str:

@@ -22,9 +22,9 @@ class View:
     """What is said of a decision.
 
     The card: `word` (PASS, BLOCK, INCONCLUSIVE or bootstrap, for colours), the verdict and its reason; the `headline`,
-    what it comes to; the `subject`, and as `title` with what was changed; what differs exactly, what changed and the measured cause, each a sentence or ''; the rows that
-    decide; the `steps` to take in pieces, (text, whether it is a command); and where to look. `then`: the steps tell
-    what has already happened.
+    what it comes to; the `subject`, and the `title`, which says what was changed too; what differs exactly, what
+    changed and the measured cause, each a sentence or ''; the rows that decide; the `steps` to take in pieces, (text,
+    whether it is a command); and where to look. `then`: the steps tell what has already happened.
 
     Behind it: all rows; the hard gates, those that failed first; what else makes a comparison impossible; the metrics
     that the policy names but these runs lack; `runs`, how much was compared by which policy; `note`, how to read it.

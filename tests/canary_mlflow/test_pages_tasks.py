@@ -209,7 +209,7 @@ def test_why_was_version_4_blocked(hand: Hand) -> None:
     hand.link(MODEL)
     hand.link("BLOCK version 4")
     card = hand.text(".verdict")
-    assert "BLOCK v4: learning rate × 10 made the evaluation loss 100 % worse" in card
+    assert "BLOCK v4: learning rate \N{MULTIPLICATION SIGN} 10 made the evaluation loss 100 % worse" in card
     assert f"{MODEL} version 4 against champion version 1" in card
 
 
