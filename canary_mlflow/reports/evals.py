@@ -63,8 +63,8 @@ def broken(name: str, flips: Sequence[Flip], most: int) -> Iterator[RenderableTy
         )
     for one in flips[:most]:
         asked, before, after = (visible(text, most=WIDEST) for text in (one.asked, one.before, one.after))
-        yield indented(f"  {visible(one.item, most=40)}  {one.was:.3g} -> {one.now:.3g}  {asked}")
-        yield indented(f"      {before} -> {after}" if before or after else "", style="dim")
+        yield indented(f"  {visible(one.item, most=40)}  {one.was:.3g} → {one.now:.3g}  {asked}")
+        yield indented(f"      {before} → {after}" if before or after else "", style="dim")
 
 
 def side_lines(tables: Evaluated) -> Iterator[str]:

@@ -132,7 +132,8 @@ def label(metric: str) -> str:
 def effect(check: Check, *, did: bool) -> str:
     """What was found: `the evaluation loss is 22 % worse`, `the KL went from 5.9 to 70`, else the check's own reason,
     without for how many runs. `did`: as what something did, `made the evaluation loss 22 % worse`."""
-    found, what = check.evidence, f"the {label(check.metric)}"
+    found, what = check.evidence, label(check.metric)
+    what = f"the {what}" if what[:1].islower() else what  # KL
     if found is None or found.change is None or found.baseline is None or found.candidate is None:
         return check.reason.partition(" runs: ")[2] or check.reason
     if check.outcome is CheckOutcome.INCONCLUSIVE:

@@ -33,7 +33,7 @@ from canary_mlflow.gates.model.policy import Policy
 from canary_mlflow.gates.model.records import Run
 from canary_mlflow.gates.model.sides import ABSENT, Pick, differing, values_of, values_of_both
 from canary_mlflow.gates.model.verdict import Check, CheckOutcome, Difference, ReasonCode, hard_check, open_check
-from canary_mlflow.gates.model.wording import around_difference, listed, told_apart
+from canary_mlflow.gates.model.wording import around_difference, listed, many, told_apart
 
 CONFIGURATION, CODE, PACKAGES = "configuration", "code", "packages"
 DATA, HARDWARE, WORKLOAD = "data", "hardware", "workload"
@@ -402,4 +402,4 @@ def _numbers(before: str, now: str) -> str:
         return f"{before} → {now}"
     told = told_apart(here, there)
     factor = there / here if here and math.isfinite(here) else math.nan
-    return f"{told} ({factor:.3g} times)" if factor > 2 or 0 < factor < 0.5 else told
+    return f"{told} ({many(factor)})" if factor > 2 or 0 < factor < 0.5 else told

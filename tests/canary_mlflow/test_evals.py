@@ -92,11 +92,9 @@ def test_inspect_logs_are_judged_by_passages_and_read_alike_as_zip_and_json() ->
 
 def test_the_report_shows_the_items_that_broke() -> None:
     said = compare(INSPECT / "baseline", INSPECT / "candidate", "--margin", 0.05).stdout
-    assert (
-        "benchmark boxes/match 79.6 -> 54.6 (-25.0 points, limit -5.00 points), worse with p = 0.0023" in said.lower()
-    )
+    assert "benchmark boxes/match 79.6 → 54.6 (-25.0 points, limit -5.00 points), worse with p = 0.0023" in said.lower()
     assert "21 broke, 4 mended, 36 items in 12 groups, 0.333 lost" in said
-    assert "p3-q2  1 -> 0  passage 3: the number kept in the box of house 3 is 21.\\nQuestion 2" in said
+    assert "p3-q2  1 → 0  passage 3: the number kept in the box of house 3 is 21.\\nQuestion 2" in said
 
 
 def test_lm_eval_has_one_item_for_each_document_and_filter() -> None:
@@ -427,7 +425,7 @@ def test_what_a_file_says_cannot_steer_a_terminal(write: Callable[..., Path]) ->
     result = compare(write("a.jsonl", rows), write("b.jsonl", worse), "--full")
     assert result.exit_code == 1
     assert "\x1b" not in result.stdout
-    assert "\\x1b]0;owned\\x07 -> no\\x1b[1A" in result.stdout
+    assert "\\x1b]0;owned\\x07 → no\\x1b[1A" in result.stdout
 
 
 def test_without_zstandard_one_line_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,7 +90,7 @@ def test_unchanged_second_version_passes_and_is_recorded_everywhere(guarded: Any
     assert (tags["canary.verdict"], tags["canary.baseline_version"], tags["canary.policy"]) == ("PASS", first, "smoke")
     assert tags["canary.verdict_reason"] == decision.verdict.reason
     description = guarded.description(second)
-    assert description.startswith(f"**PASS** {guarded.model} version 2 against champion version 1")
+    assert description.startswith("### PASS v2: ")
     session = guarded.client.get_run(tags["canary.session_id"])
     assert session.data.tags["canary.verdict"] == "PASS"
     assert session.data.tags["canary.version"] == second

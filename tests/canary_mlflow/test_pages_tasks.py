@@ -235,7 +235,7 @@ def test_show_me_its_worst_answer(hand: Hand) -> None:
     hand.link("lr 0.002 → 0.02")
     hand.link("Samples")
     worst = hand.seen.page.locator("tr.worst").first
-    assert worst.inner_text().split("\t") == ["why", f"worst, step {STEPS}", WORST, "-3.5"]
+    assert worst.inner_text().split("\t") == ["why", f"worst, step {STEPS}", WORST, "-3.50"]
     assert hand.seen.page.evaluate("document.querySelector('tr.worst').getBoundingClientRect().top < innerHeight")
 
 

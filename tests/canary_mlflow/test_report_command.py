@@ -81,7 +81,8 @@ def test_the_verdict_comes_first_and_all_its_evidence_after(judged: Any) -> None
 def test_markdown_says_the_verdict_and_folds_the_rest(judged: Any) -> None:
     store, files, _ = judged
     lines = files["md"].splitlines()
-    assert lines[0].startswith(f"**BLOCK** {store.model} version 2 against champion version 1")
+    assert lines[0].startswith("### BLOCK v2: ")
+    assert lines[2].startswith(f"{store.model} version 2 against champion version 1")
     shown = files["md"].partition("<details>")[0]
     assert shown.index("| **BLOCK** | step_cost |") < shown.index("**Next:**")
     unfolded = re.sub(r"<details>.*?</details>", "", files["md"], flags=re.DOTALL)

@@ -116,8 +116,8 @@ class Runs extends Curves {
 
   // Which run left first, and in what; the charts say the rest.
   sayFirst() {
-    const gone = this.figures.filter((one) => !one.given).flatMap((one) => this.runs.map((run) => ({ title: one.title, run, ...run.away[one.names[0]] }))).filter((one) => Number.isInteger(one.step));
-    gone.sort(byHarm);
+    const gone = this.figures.filter((one) => !one.given).flatMap((one) => this.runs.map((run) => ({ title: one.title, large: one.large, run, ...run.away[one.names[0]] }))).filter((one) => Number.isInteger(one.step));
+    gone.sort((one, other) => Number(other.large) - Number(one.large) || byHarm(one, other));
     const said = gone.slice(0, 3).map((one) => `${one.run.name} at step ${one.step} (${one.title}, ${now(one)})`);
     const text = said.length ? `First out of the band: ${said.join("; ")}${gone.length > 3 ? `; ${gone.length - 3} more in the charts` : ""}.` : "";
     say(text);
@@ -269,6 +269,7 @@ class RunsFigure extends Figure {
     const { ctx, bbox } = u, ratio = devicePixelRatio, x = Math.round(u.valToPos(at ?? NaN, "x", true));
     if (!(x >= bbox.left && x <= bbox.left + bbox.width)) return;
     ctx.save();
+    ctx.setLineDash([]);
     ctx.strokeStyle = ctx.fillStyle = colour("--open");
     ctx.lineWidth = 2 * ratio;
     ctx.beginPath();
