@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from canary_mlflow.errors import CanaryError, NoSuchModel, NoSuchRun, NoSuchVersion, Refused, UsageError
-from canary_mlflow.gates.model.wording import figure
+from canary_mlflow.gates.model.wording import counted, figure
 from canary_mlflow.pages import models, run, session_views, verdict
 from canary_mlflow.pages.index import sessions
 from canary_mlflow.pages.overview import overview
@@ -93,7 +93,7 @@ def helpers() -> dict[str, Any]:
     """The functions and values that templates may use."""
     now = time.time() * 1000
     words: dict[str, Any] = {"moment": moment, "duration": duration, "iso": iso, "tone": tone, "x_of": x_of,
-                             "figure": figure}  # fmt: skip
+                             "figure": figure, "counted": counted}  # fmt: skip
     return {**words, "ago": lambda at: ago(at, now), "now": now, "home": prefix().removesuffix("canary")}
 
 

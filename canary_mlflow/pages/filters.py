@@ -21,7 +21,7 @@ from canary_mlflow.tracking.stores.tables import LATEST, PARAMS, RUNS, TAGS
 
 MATCHES = 5000  # runs that one word or term may match
 IDS = 50  # that may begin with a word
-SIGNS: Mapping[str, Callable[[Any, Any], bool]] = {
+SIGNS: Mapping[str, Callable[[Any, Any], Any]] = {
     ">=": operator.ge, "<=": operator.le, "!=": operator.ne, ">": operator.gt, "<": operator.lt, "=": operator.eq,
 }  # fmt: skip
 TERM = re.compile(rf"([^\s=<>!]+)\s*({'|'.join(SIGNS)})\s*(\S+)")
@@ -50,9 +50,9 @@ class Term:
     def fits(self, text: str) -> bool:
         """Whether a recorded value is what was asked for; two numbers are compared as such."""
         try:
-            return SIGNS[self.sign](float(text), float(self.value))
+            return bool(SIGNS[self.sign](float(text), float(self.value)))
         except ValueError:
-            return self.sign in ("=", "!=") and SIGNS[self.sign](text, self.value)
+            return self.sign in ("=", "!=") and bool(SIGNS[self.sign](text, self.value))
 
 
 @dataclass(frozen=True, kw_only=True)

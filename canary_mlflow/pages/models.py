@@ -236,7 +236,7 @@ def limit_of(evidence: Mapping[str, Any]) -> float | None:
     before, margin = evidence.get("baseline"), evidence.get("margin")
     if before is None or margin is None:
         return None
-    return float(before) * (1 + margin) if evidence.get("relative") else float(before) + margin
+    return float(before) * (1 + float(margin)) if evidence.get("relative") else float(before) + float(margin)
 
 
 def without_row(history: History) -> list[RunFacts]:

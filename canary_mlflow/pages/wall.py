@@ -76,7 +76,8 @@ class WallRow:
             return None
         limit = next((one[1] for _, one in reversed(found) if one[1] is not None), None)
         shown = [one[0] for _, one in found]
-        low, high = min([*shown, *([limit] * (limit is not None))]), max([*shown, *([limit] * (limit is not None))])
+        ends = shown if limit is None else [*shown, limit]
+        low, high = min(ends), max(ends)
         height = (high - low) or abs(high) or 1.0
 
         def y(value: float) -> float:

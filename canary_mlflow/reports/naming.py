@@ -16,6 +16,7 @@ from canary_mlflow.gates.model.verdict import Check, CheckOutcome, Difference, O
 from canary_mlflow.gates.model.wording import counted, percent, quantity, sentence_case
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.reports.differences import NUMBERS, differing, explaining
+from canary_mlflow.reports.rows import gains
 
 SHORT: Mapping[str, str] = {
     "learning_rate": "lr",
@@ -106,6 +107,8 @@ def story(decision: Decision) -> str:
     found, check = changes(verdict), decisive(verdict)
     if decision.bootstrapped:
         return "the first champion, compared with nothing"
+    if len(found) == 1 and (gained := gains(verdict)):
+        return f"{_doer(found[0])} {effect(gained[0], did=True)}"
     if check is None or verdict.outcome is Outcome.PASS:
         known = f"with {said(found[0])}{_more(found)}, " if found else f"{name(verdict)}, and " if name(verdict) else ""
         return f"{known}{'no worse than the baseline' if check else verdict.reason.rstrip('.')}"
@@ -138,8 +141,8 @@ def effect(check: Check, *, did: bool) -> str:
         return check.reason.partition(" runs: ")[2] or check.reason
     if check.outcome is CheckOutcome.INCONCLUSIVE:
         return f"it is open whether {what} is worse"
-    if found.relative and abs(found.change) < 1:
-        how = f"{percent(abs(found.change))} worse"
+    if found.relative and abs(found.change) < 2:
+        how = f"{percent(abs(found.change))} {'better' if check.outcome is CheckOutcome.PASS else 'worse'}"
         return f"made {what} {how}" if did else f"{what} is {how}"
     ends = f"from {quantity(found.baseline, found.unit)} to {quantity(found.candidate, found.unit)}"
     return f"took {what} {ends}" if did else f"{what} went {ends}"

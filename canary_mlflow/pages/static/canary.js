@@ -194,7 +194,7 @@ class Figure {
     this.caption = caption.firstChild.textContent.trim();  // without unit and target
     this.chart = null;
     this.shape = "";
-    walkable(this.plot, () => this.chart);
+    walkable(this.plot, () => this.chart, (x) => this.curves.stepped?.(x));
   }
 
   // Which series there are decides how the chart is made; their values alone change while it stays.
@@ -216,7 +216,7 @@ class Figure {
     const champion = own && band && band[own] ? upTo(band[own], last) : null;
     const spread = own && this.figure.dataset.spread !== undefined ? around[own] : null;
     const tables = [], series = [{ label: "step", value: (u, step) => String(step ?? this.last) }], bands = [];
-    if (champion && champion.steps.length) this.edges(champion, "--champion", tables, series, bands, 1);
+    if (champion && champion.steps.length) this.edges(champion, "--champion", tables, series, bands, 1, "champion");
     if (spread && spread.steps.length) this.edges(spread, "--around", tables, series, bands);
     this.now = Object.fromEntries(drawn.map((name) => [name, latest(lines[name])]));  // until the cursor asks
     drawn.forEach((name, at) => {
@@ -256,12 +256,13 @@ class Figure {
     this.chart = new uPlot(options, data, this.plot);
   }
 
-  // An area from low to high; with a stroke, so that one run alone is a line.
-  edges(found, fill, tables, series, bands, width = 0) {
+  // An area from low to high; with a stroke, so that one run alone is a line. `said`: what the legend calls it.
+  edges(found, fill, tables, series, bands, width = 0, said = "") {
     tables.push([found.steps, found.high.map(this.visible, this), found.low.map(this.visible, this)]);
     bands.push({ series: [series.length, series.length + 1], fill: colour(fill) });
     for (const label of ["high", "low"]) {
-      series.push({ label, class: "edge", width, stroke: colour(fill), points: { show: false }, spanGaps: true });
+      const shown = said && label === "high" ? { label: said, value: range } : { label, class: "edge" };
+      series.push({ ...shown, width, stroke: colour(fill), points: { show: false }, spanGaps: true });
     }
   }
 
@@ -275,7 +276,7 @@ class Figure {
       width: this.plot.clientWidth || 360, height: 190, series, bands, padding: [14, 22, 0, 0],
       scales: { x: { time: false }, y: log ? { distr: 3, range: (u, low, high) => [low / 1.5, high * 1.5] } : { range: roomy } },
       axes: [{ ...axis, size: 32 }, { ...axis, size: 56, values: (u, ticks) => ticks.map((one) => (one == null ? "" : short(one))) }],
-      cursor: { sync: { key: "steps" }, drag: { x: true, y: false } },
+      cursor: { y: false, sync: { key: "steps" }, drag: { x: true, y: false } },
       legend: { live: true },
       hooks: {
         draw: [(u) => this.mark(u)],
@@ -321,6 +322,14 @@ class Figure {
 // Where a line ends, and its last value: also where that is no number.
 const end = (line) => Math.max(line.steps.at(-1), line.broken?.at(-1) ?? 0);
 const latest = (line) => (end(line) > line.steps.at(-1) ? NaN : line.values.at(-1));
+
+// The range at the cursor, or at the end: that of the last step before it that has one.
+function range(u, high, at, index) {
+  let i = index ?? u.data[0].length - 1;
+  while (i > 0 && u.data[at][i] == null) i -= 1;
+  const [low, most] = [u.data[at + 1][i], u.data[at][i]];
+  return most == null ? "–" : low === most ? short(most) : `${short(low)} to ${short(most)}`;
+}
 
 // The tables on one axis, which also holds the places of marks where no line has a point.
 function joined(tables, marks) {
@@ -372,7 +381,7 @@ function short(value) {
 }
 
 // Arrow keys move the cursor of a chart that has the focus; Home and End go to its ends.
-function walkable(plot, chart) {
+function walkable(plot, chart, then = () => {}) {
   plot.addEventListener("keydown", (event) => {
     const u = chart();
     const moves = { ArrowLeft: -1, ArrowRight: 1, PageUp: -20, PageDown: 20, Home: -Infinity, End: Infinity };
@@ -382,6 +391,7 @@ function walkable(plot, chart) {
     const from = u.cursor.idx ?? (moves[event.key] > 0 ? -1 : count);
     const at = Math.max(0, Math.min(count - 1, from + moves[event.key]));
     u.setCursor({ left: u.valToPos(u.data[0][at], "x"), top: 10 });
+    then(u.data[0][at]);
   });
 }
 

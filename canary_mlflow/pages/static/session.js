@@ -25,6 +25,7 @@ class Runs extends Curves {
     for (const name of this.asked) await this.add(name);
     await this.fetchDetail();
     this.search();
+    this.goTo(state().get("step"));
   }
 
   line(run, name) {
@@ -160,6 +161,16 @@ class Runs extends Curves {
     pressed();
   }
 
+  // To the step that the address names; all charts follow one another.
+  stepped(x) {
+    remember("step", String(x));
+  }
+
+  goTo(x) {
+    const u = this.figures.find((one) => one.chart)?.chart;
+    if (u && x) u.setCursor({ left: u.valToPos(Number(x), "x"), top: 10 });
+  }
+
   search() {
     const word = box.value.trim().toLowerCase();
     let count = 0;
@@ -230,7 +241,7 @@ class RunsFigure extends Figure {
     this.logged.hidden = !log;
     const tables = [], series = [{ label: view.across || "step", value: (u, x) => spelled(x ?? last) }], areas = [];
     const band = this.band(last);
-    if (band && band.steps.length) this.edges(band, "--champion", tables, series, areas, 1.5);
+    if (band && band.steps.length) this.edges(band, "--champion", tables, series, areas, 1.5, "champion");
     for (const one of lines) this.line(one, tables, series, areas, lines.some((other) => other.name !== one.name));
     const place = (run, steps) => along(this.curves.clockOf(run), steps) || [];
     const warnings = runs.flatMap((run) => run.warnings.flatMap((one) => place(run, [one.step]).map((x) => ({ ...one, step: x, at: one.step }))));
@@ -309,6 +320,11 @@ class RunsFigure extends Figure {
     const exact = (x) => (view.across ? Number(x.toPrecision(6)) : Math.round(x));
     options.hooks.setSelect = [(u) => {
       if (u.select.width > 0) zoomTo([exact(u.posToVal(u.select.left, "x")), exact(u.posToVal(u.select.left + u.select.width, "x"))], u);
+    }];
+    options.hooks.init = [(u) => {
+      let from = 0;
+      u.over.addEventListener("mousedown", (event) => { from = event.clientX; });
+      u.over.addEventListener("click", (event) => { if (Math.abs(event.clientX - from) < 3 && u.cursor.idx != null) this.curves.stepped(u.data[0][u.cursor.idx]); });
     }];
     options.hooks.ready = [(u) => u.over.addEventListener("dblclick", () => zoomTo(null, u))];
     return options;
