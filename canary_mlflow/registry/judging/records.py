@@ -81,9 +81,13 @@ def named(before: str, decision: Decision) -> str:
     session's own name, so that a narrow column shows them."""
     version = f" v{decision.version}" if decision.version is not None else ""
     changed = naming.name(decision.verdict)
-    parts = before.split(SEPARATOR)
-    own = parts[-1] if parts[0].partition(" ")[0].rstrip(":") in WORDS else parts[0]
-    return f"{decision.word}{version}{f': {changed}' if changed else ''}{SEPARATOR}{own}"
+    return f"{decision.word}{version}{f': {changed}' if changed else ''}{SEPARATOR}{own_name(before)}"
+
+
+def own_name(name: str) -> str:
+    """A session's own name, without the verdict, which stood behind it in earlier versions."""
+    first, *_, last = [*name.split(SEPARATOR), name.rpartition(SEPARATOR)[2]]
+    return last if first.partition(" ")[0].rstrip(":") in WORDS else first
 
 
 def summarise(client: MlflowClient, decision: Decision) -> None:
