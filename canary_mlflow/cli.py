@@ -18,12 +18,27 @@ from canary_mlflow.edge import EXIT_CODES, OUTSIDE, Edge
 from canary_mlflow.loading import collect_seldom
 from canary_mlflow.shown import replace_unknown
 
-COMMANDS = (
-    "run", "plan", "session", "register", "gate", "ab", "bisect", "upgrade", "compare", "judge", "watch", "replay",
-    "report", "ci", "ui", "import", "calibrate", "power", "bless", "override", "rollback", "adopt", "accept-facts",
-    "diff", "samples", "profile", "verify-weights", "check-reward", "policy", "audit", "prune", "keys", "db",
-    "deliver", "env", "doctor", "schema", "evals",
-)  # fmt: skip
+GROUPS = {
+    "Train": ("run", "plan", "session", "ab", "import", "profile", "check-reward"),
+    "Judge": (
+        "register",
+        "gate",
+        "compare",
+        "judge",
+        "evals",
+        "replay",
+        "upgrade",
+        "bisect",
+        "accept-facts",
+        "power",
+        "calibrate",
+    ),
+    "Look": ("ui", "watch", "report", "diff", "samples", "ci"),
+    "Decide by hand": ("bless", "override", "rollback", "adopt"),
+    "Guard": ("audit", "policy", "keys", "verify-weights", "prune", "deliver"),
+    "Set up": ("doctor", "env", "db", "schema"),
+}
+COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 ELSEWHERE = {
     "run": "canaries", "plan": "canaries", "profile": "canaries", "check-reward": "canaries", "register": "session",
     "compare": "gate", "replay": "judge", "samples": "report", "diff": "report", "bless": "acts", "override": "acts",
@@ -38,6 +53,14 @@ class Commands(Edge):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, names in GROUPS.items():
+            found = [(name, self.get_command(ctx, name)) for name in names]
+            room = formatter.width - 6 - max(map(len, COMMANDS))
+            rows = [(name, one.get_short_help_str(room)) for name, one in found if one is not None and not one.hidden]
+            with formatter.section(title):
+                formatter.write_dl(rows, col_max=max(map(len, COMMANDS)))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:

@@ -89,6 +89,7 @@ CI_URL = "canary.ci.url"  # who starts it in CI → people
 # Of a version, and of its session the first two; a registry without a ledger has no other record of the rest.
 VERDICT = "canary.verdict"  # judge, acts by hand, sweep → guard, audit, prune, pages, CI
 VERDICT_REASON = "canary.verdict_reason"  # the same → acts by hand, pages
+CHANGED = "canary.changed"  # judge: what was changed since the baseline, in few words → pages, people
 BASELINE_VERSION = "canary.baseline_version"  # judge, acts by hand: the champion until then → prune
 POLICY = "canary.policy"  # judge → people
 SESSION_ID = "canary.session_id"  # who registers it: the session that is its evidence → judge, guard, prune, pages

@@ -192,7 +192,7 @@ def _past_deciding(rule: MetricRule, found: Comparison) -> str:
 
 
 def _line(compared: MetricComparison) -> str:
-    """'step time 21.4 ms -> 26.9 ms (+25.7 %, limit +15 %)'."""
+    """'step time 21.4 ms → 26.9 ms (+25.7 %, limit +15 %)'."""
     rule, scale, evidence = compared.rule, compared.scale, compared.evidence
     unit, relative = evidence.unit, evidence.relative
     assert evidence.baseline is not None
@@ -203,5 +203,5 @@ def _line(compared: MetricComparison) -> str:
     by_gain = (rule.gain or rule.info.reward) and not rule.own
     if by_gain and scale.scale is rule.scale and scale.margin < rule.harm_margin:
         within += " by what training gained"
-    sides = f"{quantity(evidence.baseline, unit)} -> {quantity(evidence.candidate, unit)}"
+    sides = f"{quantity(evidence.baseline, unit)} → {quantity(evidence.candidate, unit)}"
     return f"{rule.label} {sides} ({change(evidence.change, relative, unit)}, limit {within})"

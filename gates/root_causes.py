@@ -15,7 +15,7 @@ from canary_mlflow.gates.measured import COSTLIER, Sides, by_layer, end, ratio, 
 from canary_mlflow.gates.model.policy import Policy
 from canary_mlflow.gates.model.records import Run
 from canary_mlflow.gates.model.verdict import Check, Outcome, RootCause
-from canary_mlflow.gates.model.wording import listed
+from canary_mlflow.gates.model.wording import listed, many, quantity
 
 DEARER = (1 + COSTLIER) / 2  # times the cost of all steps, of which a slowdown of the last half moves no median
 HEAVIER = 1.05  # times its peak
@@ -148,7 +148,7 @@ def changed(pair: tuple[float, float], what: str, times: float = math.nan) -> st
     times = times if math.isfinite(times) else ratio(pair)
     if not (times >= FACTOR or times <= 1 / FACTOR):
         return ""
-    factor = f" ({times:.3g} times)" if times > 0 else ""
+    factor = f" ({many(times)})" if times > 0 else ""
     return f"{what if now else 'stays at'} {now:.3g}, not {before:.3g}{factor}"
 
 
@@ -218,7 +218,7 @@ def layers(sides: Sides) -> Iterator[RootCause]:
     here, there = [usual * one for one in before[layer]], now[layer]
     if max(min(there) / max(here), min(here) / max(there)) >= ASTRAY:
         far = f"{100 * median(there):.3g} % of its size, not {100 * median(before[layer]):.3g} %"
-        said = f"{layer} moved {far}: {times[layer] / usual:.3g} times as far, beside the median layer"
+        said = f"{layer} moved {far}: {many(times[layer] / usual)} as far, beside the median layer"
         yield RootCause(rule="layers.astray", said=said, rank=0.55)
 
 
@@ -253,7 +253,7 @@ def collapses(sides: Sides) -> Iterator[RootCause]:
     entropy = ratio(sides.tail("entropy")) if sides.has("entropy") else math.nan
     if sides.has("value_loss") and (times := ratio(sides.tail("value_loss"))) >= 5:
         rank = 0.6 if entropy <= COLLAPSED else 0.74
-        yield RootCause(rule="critic.runs-away", said=f"the value loss ends {times:.3g} times as high", rank=rank)
+        yield RootCause(rule="critic.runs-away", said=f"the value loss ends {many(times)} as high", rank=rank)
     if entropy <= COLLAPSED:
         said = f"the policy's entropy ends at {_percent(entropy)} of the baseline's"
         yield RootCause(rule="policy.collapses", said=said, rank=0.7)
@@ -282,9 +282,7 @@ def unheld(sides: Sides) -> Iterator[RootCause]:
         return
     times, (before, now) = ratio(sides.tail("kl")), sides.tail("reward_mean")
     if times >= FURTHER and sides.apart("kl", end) and now >= before - sides.spread("reward_mean"):
-        said = (
-            f"the policy ends {times:.2g} times as far from its reference, for a reward of {now:.3g}, not {before:.3g}"
-        )
+        said = f"the policy ends {many(times)} as far from its reference, for a reward of {now:.3g}, not {before:.3g}"
         yield RootCause(rule="policy.unheld", said=said, rank=0.71)
 
 
@@ -308,7 +306,7 @@ def _percent(share: float) -> str:
 
 
 def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else quantity(seconds, "s")
 
 
 def harmed(policy: Policy, checks: Sequence[Check], outcome: Outcome, runs: Sequence[Run]) -> set[str]:

@@ -84,7 +84,7 @@ def test_first_version_is_champion_by_bootstrap_and_not_by_pass(story: Story) ->
     assert story.first.stdout.startswith("BOOTSTRAP "), "the verdict alone is on stdout"
     assert "BOOTSTRAP" not in story.first.stderr
     session = story.runs("session")[0]
-    assert session.info.run_name == f"{story.algo} tiny-neox smoke · v1 bootstrap"
+    assert session.info.run_name == f"bootstrap v1 · {story.algo} tiny-neox smoke"
 
 
 def test_unchanged_code_does_not_block(story: Story) -> None:

@@ -138,7 +138,7 @@ def fewer_degrees(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     from canary_mlflow.gates.model.wording import listed
 
     gone = [
-        f"{rule} {before[rule]['df']:g} -> {now[rule]['df']:g}" if rule in now else f"{rule}, which these do not have"
+        f"{rule} {before[rule]['df']:g} → {now[rule]['df']:g}" if rule in now else f"{rule}, which these do not have"
         for rule in before
         if rule not in now or before[rule]["df"] > now[rule]["df"]
     ]

@@ -20,7 +20,8 @@ HOST = "127.0.0.1"
 @click.option("--port", type=click.IntRange(1, 65535), default=5000, show_default=True)
 @store_option
 def ui(port: int, tracking_uri: str | None) -> None:
-    """Open the canary and MLflow pages in the browser. What is running, what was judged, who was champion.
+    """Open the canary and MLflow pages in the browser. What is running, what was judged, who was champion. Without a
+    store yet, a page with the ways to begin.
 
     Listens on 127.0.0.1 only, and writes nothing on its own. Ctrl-C ends it. To let others in: mlflow server --app-name
     canary-auth
@@ -38,7 +39,9 @@ def ui(port: int, tracking_uri: str | None) -> None:
             f"--app-name canary, open {uri.rstrip('/')}/canary"
         )
     file = sqlite_file(uri)
-    if file is not None and not file.exists():
+    if file is not None and not file.exists() and not tracking_uri:
+        echo(f"{file}: no store there yet; an empty one is made, and the page says how to begin")
+    elif file is not None and not file.exists():
         raise StoreError(
             f"{file}: no store there; expected one that a run has made; `canary run` makes it, "
             "--tracking-uri names another"

@@ -239,11 +239,19 @@ def row_at(connection: Any, seq: int) -> Row | None:
     return first_of(connection.execute(sa.select(LEDGER).where(LEDGER.c.seq == seq)))
 
 
-def latest_of_models(connection: Any, workspace: str) -> list[Row]:
-    """The newest row about each model of a workspace."""
-    newest = sa.select(sa.func.max(LEDGER.c.seq)).where(LEDGER.c.alias == "champion", LEDGER.c.workspace == workspace)
-    query = sa.select(LEDGER).where(LEDGER.c.seq.in_(newest.group_by(LEDGER.c.model)))
-    return [_row(found) for found in connection.execute(query)]
+def heads_of_versions(connection: Any, workspace: str, model: str, most: int) -> list[tuple[int, str]]:
+    """(number, digest) of the last rows about the champion of a model, those of the newest versions first."""
+    query = sa.select(LEDGER.c.seq, LEDGER.c.digest).where(
+        LEDGER.c.workspace == workspace, LEDGER.c.model == model, LEDGER.c.alias == "champion"
+    )
+    newest = query.order_by(LEDGER.c.version.desc(), LEDGER.c.seq.desc()).limit(most)
+    return [(seq, digest) for seq, digest in connection.execute(newest)]
+
+
+def rows_at(connection: Any, numbers: Sequence[int]) -> list[Row]:
+    """The rows with these numbers."""
+    found = connection.execute(sa.select(LEDGER).where(LEDGER.c.seq.in_(numbers))) if numbers else ()
+    return [_row(one) for one in found]
 
 
 def numbers_of_versions(connection: Any, workspace: str, models: Sequence[str]) -> dict[tuple[str, int], int]:

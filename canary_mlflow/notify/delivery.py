@@ -87,7 +87,8 @@ def tell(about: set[str], make: Callable[[], Event]) -> None:
 def deliver(webhook: Webhook, event: Event) -> None:
     """Send an event, with retries; one that is lost is logged."""
     import requests
-    from requests.adapters import HTTPAdapter, Retry
+    from requests.adapters import HTTPAdapter
+    from urllib3.util.retry import Retry
 
     body, headers = request(webhook, event)
     again = Retry(TRIES - 1, backoff_factor=FIRST_WAIT, status_forcelist=AGAIN, allowed_methods=None,

@@ -13,10 +13,12 @@ import sqlalchemy as sa
 from flask import Blueprint, request
 
 from canary_mlflow.errors import CanaryError, NoSuchModel, NoSuchRun, NoSuchVersion, Refused, UsageError
+from canary_mlflow.gates.model.wording import counted, figure
 from canary_mlflow.pages import models, run, session_views, verdict
 from canary_mlflow.pages.index import sessions
 from canary_mlflow.pages.overview import overview
 from canary_mlflow.pages.requests import READERS, Readers, as_answer, close_databases, rendered
+from canary_mlflow.registry.judging.records import own_name
 from canary_mlflow.reports.forest import x_of
 from canary_mlflow.reports.formatting import ago, duration, iso, moment, tone
 from canary_mlflow.server.answers import public
@@ -90,7 +92,8 @@ def blueprint() -> Blueprint:
 def helpers() -> dict[str, Any]:
     """The functions and values that templates may use."""
     now = time.time() * 1000
-    words: dict[str, Any] = {"moment": moment, "duration": duration, "iso": iso, "tone": tone, "x_of": x_of}
+    words: dict[str, Any] = {"moment": moment, "duration": duration, "iso": iso, "tone": tone, "x_of": x_of,
+                             "figure": figure, "counted": counted, "own_name": own_name}  # fmt: skip
     return {**words, "ago": lambda at: ago(at, now), "now": now, "home": prefix().removesuffix("canary")}
 
 

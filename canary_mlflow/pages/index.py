@@ -7,7 +7,7 @@ either the runs in order until it is full, or those found by a tag, a param or a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,19 +18,19 @@ from flask import request, url_for
 from canary_mlflow import tags
 from canary_mlflow.errors import UsageError
 from canary_mlflow.gates.model.verdict import Outcome
+from canary_mlflow.pages.filters import Matched, matching, terms_in
 from canary_mlflow.pages.models import names_of_models, with_words
 from canary_mlflow.pages.requests import readers, registry_database, rendered, runs_database, whole_number
 from canary_mlflow.policies import policy_names
-from canary_mlflow.tracking.reading.database import SHORTEST, read_facts, read_pairs
+from canary_mlflow.tracking.reading.database import read_facts, read_pairs
 from canary_mlflow.tracking.reading.facts import OPEN, PARENTS, RunFacts
-from canary_mlflow.tracking.stores.read_only import EXPERIMENTS, PARAMS, RUNS, TAGS
+from canary_mlflow.tracking.stores.read_only import EXPERIMENTS, RUNS, TAGS
 
 PAGE = 50
 CHUNKS = (400, 2000, 4000)  # runs read at once in the search for one page
 LEAD = 4 * PAGE  # runs before a page that may be children of its sessions
-MATCHES = 5000  # runs that a name may match
 KEYS = (tags.ROLE, tags.WATCH_LEVEL, tags.VERDICT, tags.MODEL_NAME, tags.TIER, tags.PARENT_RUN)
-SHOWN = (*KEYS, tags.VERSION, tags.VERDICT_REASON, tags.ALGO, tags.MODEL, tags.SEED,
+SHOWN = (*KEYS, tags.VERSION, tags.CHANGED, tags.VERDICT_REASON, tags.ALGO, tags.MODEL, tags.SEED,
          tags.WATCH_WARNINGS, tags.WATCHED, tags.FAILURE, tags.FAILURE_REASON, tags.RUN_NAME)  # fmt: skip
 WARNED = ("warned", "critical", "stopped")
 NOT_JUDGED, RUNNING = "none", "RUNNING"
@@ -44,8 +44,8 @@ ORDERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What to look for. `what`: sessions or runs. `q`: part of a name, an id or a model's name, or KEY=VALUE of the
-    configuration. `skip`: how many runs or matches come before the page."""
+    """What to look for. `what`: sessions or runs. `q`: part of a name, an id or a model's name, and terms as in
+    `lr>1e-2` (pages/filters.py). `skip`: how many runs or matches come before the page."""
 
     what: str = "sessions"
     q: str = ""
@@ -68,13 +68,13 @@ class Line:
 @dataclass(frozen=True, kw_only=True)
 class Index:
     """One page. `further`: where the next begins, None if this is the last. `full`: whether this one is full; if not,
-    the search reached its bound or the end. `keys`: the params that KEY in KEY=VALUE matched."""
+    the search reached its bound or the end. `found`: what the words of the search matched."""
 
     asked: Asked
     lines: Sequence[Line]
     further: int | None
     full: bool
-    keys: Sequence[str] = ()
+    found: Matched
     models: Sequence[str] = ()
 
 
@@ -83,89 +83,31 @@ def read_index(asked: Asked) -> Index:
     connection, registry = runs_database(), registry_database()
     every = list(connection.execute(sa.select(EXPERIMENTS.c.experiment_id)).scalars())
     may = [one for one in every if readers().experiment(str(one))]
-    query, walk, keys = source(connection, asked)
+    query, walk, words = source(connection, asked)
     if len(may) < len(every):
         query = query.where(RUNS.c.experiment_id.in_(may))
     lines, further, full = collected(connection, asked, query, walk=walk)
     heads = with_words(registry, [line.head for line in lines])
     lines = [replace(line, head=heads[line.head.run_id]) for line in lines]
     models = [name for name in names_of_models(registry) if readers().model(name)]
-    return Index(asked=asked, lines=lines, further=further, full=full, keys=keys, models=models)
+    return Index(asked=asked, lines=lines, further=further, full=full, found=words, models=models)
 
 
-def source(connection: sa.Connection, asked: Asked) -> tuple[sa.Select[Any], bool, Sequence[str]]:
+def source(connection: sa.Connection, asked: Asked) -> tuple[sa.Select[Any], bool, Matched]:
     """A query of the ids to search, in order; whether it covers all runs, so that children are near their session; and
-    the params that were asked for."""
+    what the words of the search matched."""
     query = sa.select(RUNS.c.run_uuid).where(RUNS.c.lifecycle_stage == "active").order_by(*ORDERS[asked.sort])
     if asked.verdict == RUNNING:
         query = query.where(RUNS.c.status.in_(OPEN))
     if asked.q:
-        ids, keys = matching(connection, asked.q)
-        return query.where(RUNS.c.run_uuid.in_(ids)), False, keys
+        found = matching(connection, asked.q)
+        return query.where(RUNS.c.run_uuid.in_(found.ids)), False, found
     if asked.what == "sessions" and not asked.warned:
         for name, value in ((tags.MODEL_NAME, asked.model), (tags.VERDICT, asked.verdict)):
             if value and value not in (NOT_JUDGED, RUNNING):
                 tagged = sa.select(TAGS.c.run_uuid).where(TAGS.c.key == name, TAGS.c.value == value)
-                return query.where(RUNS.c.run_uuid.in_(tagged)), False, ()
-    return query, True, ()
-
-
-def matching(connection: sa.Connection, word: str) -> tuple[list[str], Sequence[str]]:
-    """The runs that a word matches, with their sessions; and the params that it names."""
-    name, given, value = (part.strip() for part in word.partition("="))
-    if given and name and value and (keys := params_named(connection, name)):
-        found = with_param(connection, keys, value)
-        return [*found, *parents_of(connection, found)], keys
-    like = f"%{escaped(word)}%"
-    named = sa.select(RUNS.c.run_uuid).where(RUNS.c.name.like(like, escape="\\"), RUNS.c.lifecycle_stage == "active")
-    found = list(connection.execute(named.order_by(RUNS.c.start_time.desc()).limit(MATCHES)).scalars())
-    of_model = sa.select(TAGS.c.run_uuid).where(TAGS.c.key == tags.MODEL_NAME, TAGS.c.value.like(like, escape="\\"))
-    found += connection.execute(of_model.limit(MATCHES)).scalars()
-    if len(word) >= SHORTEST and word.isalnum():
-        begins = sa.select(RUNS.c.run_uuid).where(RUNS.c.run_uuid.like(f"{word.lower()}%"))
-        found += connection.execute(begins.limit(PAGE)).scalars()
-    found = list(dict.fromkeys(found))
-    return [*found, *parents_of(connection, found)], ()
-
-
-def escaped(word: str) -> str:
-    """A word escaped for LIKE."""
-    return word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-
-
-def params_named(connection: sa.Connection, name: str) -> list[str]:
-    """The params with this name, or whose name ends with it after a dot or a slash. One index lookup for each key."""
-    first = sa.select(sa.func.min(PARAMS.c.key).label("key")).cte("keys", recursive=True)
-    after = sa.select(sa.func.min(PARAMS.c.key)).where(PARAMS.c.key > first.c.key).scalar_subquery()
-    keys = first.union_all(sa.select(after).where(first.c.key.is_not(None)))
-    found = [key for key in connection.execute(sa.select(keys.c.key)).scalars() if key is not None]
-    return [key for key in found if key == name or key.endswith((f".{name}", f"/{name}"))]
-
-
-def with_param(connection: sa.Connection, keys: Sequence[str], value: str) -> list[str]:
-    """The runs in which one of the params has the value, as text or as the same number written in another way."""
-    query = sa.select(PARAMS.c.run_uuid).where(PARAMS.c.key.in_(keys), PARAMS.c.value.in_(written(value)))
-    return list(dict.fromkeys(connection.execute(query.limit(MATCHES)).scalars()))
-
-
-def written(value: str) -> list[str]:
-    """The usual ways to write a number, such as 2e-2, 0.02, 2e-02 and 2.0e-2."""
-    try:
-        number = float(value)
-    except ValueError:
-        return [value]
-    mantissa, _, power = f"{number:e}".partition("e")
-    mantissa = mantissa.rstrip("0").rstrip(".")
-    powers = (power, power.replace("-0", "-").replace("+0", "").replace("+", ""))
-    ways = [value, repr(number), f"{number:g}", *(f"{mantissa}{point}e{one}" for one in powers for point in ("", ".0"))]
-    return list(dict.fromkeys([*ways, *([str(int(number))] if number.is_integer() and abs(number) < 1e15 else [])]))
-
-
-def parents_of(connection: sa.Connection, ids: Sequence[str]) -> list[str]:
-    """The ids of the runs' sessions that are not among `ids`."""
-    found = read_pairs(connection, ids, (tags.PARENT_RUN,))[0] if ids else {}
-    parents = dict.fromkeys(one.get(tags.PARENT_RUN, "") for one in found.values())
-    return [parent for parent in parents if parent and parent not in ids]
+                return query.where(RUNS.c.run_uuid.in_(tagged)), False, Matched(ids=())
+    return query, True, Matched(ids=())
 
 
 def collected(
@@ -234,9 +176,17 @@ def sessions() -> str:
     page, found = partial(url_for, "canary_pages.sessions", **kept), read_index(asked)
     tiers = sorted({*policy_names(), *filter(None, (asked.tier,))})
     return rendered(
-        "canary/sessions.html", page=found, first=page(), further=page(skip=found.further), tiers=tiers,
+        "canary/sessions.html", page=found, chips=chips_of(asked, page), first=page(), tiers=tiers,
+        further=page(skip=found.further),
         verdicts=(*(word.value for word in Outcome), NOT_JUDGED, RUNNING),
     )  # fmt: skip
+
+
+def chips_of(asked: Asked, page: Callable[..., str]) -> list[tuple[str, str]]:
+    """Each term of the search, with the address of the page without it."""
+    terms, rest = terms_in(asked.q)
+    left = {one.text: " ".join([*(other.text for other in terms if other != one), rest]).strip() for one in terms}
+    return [(text, page(q=others or None)) for text, others in left.items()]
 
 
 def asked_index() -> Asked:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -23,12 +22,10 @@ from canary_mlflow.tracking.reading.database import read_facts
 from canary_mlflow.tracking.reading.facts import RunFacts
 from canary_mlflow.tracking.stores.read_only import (
     ALIASES,
-    DELETED,
     MODELS,
     RUNS,
     TAGS,
     VERSION_TAGS,
-    VERSIONS,
     has_ledger,
 )
 
@@ -36,43 +33,9 @@ if TYPE_CHECKING:
     from flask import Response
 
 BY_HAND = (Kind.BLESS, Kind.OVERRIDE, Kind.ROLLBACK, Kind.ADOPT, Kind.FACTS, Kind.REQUEST)
+Point = tuple[int, int, float, str, float | None]
 SHOWN = (Kind.FACTS, Kind.REQUEST)  # not about an alias, but still part of a decision about the champion
 MOST = 500  # versions or sessions of a model that are searched
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelFacts:
-    """A registered model. `last`: the newest ledger row about it, None if there is none."""
-
-    name: str
-    versions: int
-    newest: int | None
-    champion: int | None
-    last: Row | None
-
-
-def read_models(connection: sa.Connection) -> list[ModelFacts]:
-    """All models of the active workspace, sorted by name."""
-    place = active_workspace()
-    names = names_of_models(connection)
-    alive = sa.select(VERSIONS.c.name, VERSIONS.c.version).where(
-        VERSIONS.c.current_stage != DELETED, VERSIONS.c.workspace == place
-    )
-    versions: Mapping[str, list[int]] = defaultdict(list)
-    for name, version in connection.execute(alive):
-        versions[name].append(version)
-    champions = dict(read_champions(connection))
-    last = {row.model: row for row in table.latest_of_models(connection, place)} if has_ledger(connection) else {}
-    return [
-        ModelFacts(
-            name=name,
-            versions=len(versions[name]),
-            newest=max(versions[name], default=None),
-            champion=champions.get(name),
-            last=last.get(name),
-        )
-        for name in names
-    ]
 
 
 def names_of_models(connection: sa.Connection) -> list[str]:
@@ -181,6 +144,12 @@ class Entry:
         return self.row.kind in BY_HAND
 
     @property
+    def why(self) -> str:
+        """A person's reason; else what was changed, in few words; else the verdict's reason."""
+        changed = "" if self.by_hand else self.facts.get("changed", "")
+        return str(changed or self.facts.get("reason", ""))
+
+    @property
     def judged(self) -> bool:
         """Whether the row holds a verdict."""
         return isinstance(self.facts.get("verdict"), dict)
@@ -196,12 +165,12 @@ class Reign:
 
 @dataclass(frozen=True, kw_only=True)
 class Trend:
-    """One metric over the verdicts of a model: (row, version, candidate's value, outcome of the check)."""
+    """One metric over the verdicts of a model: (row, version, value, outcome of the check, limit or None)."""
 
     name: str
     label: str
     unit: str
-    points: Sequence[tuple[int, int, float, str]]
+    points: Sequence[Point]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,7 +222,7 @@ def read_history(model: str) -> History:
 
 def trends_of(entries: Sequence[Entry]) -> list[Trend]:
     """The candidate's value of each judged metric in each verdict, as signed."""
-    points: dict[str, list[tuple[int, int, float, str]]] = {}
+    points: dict[str, list[Point]] = {}
     units: dict[str, str] = {}
     for entry in entries:
         for check in entry.facts["verdict"].get("checks", ()) if entry.judged else ():
@@ -262,9 +231,18 @@ def trends_of(entries: Sequence[Entry]) -> list[Trend]:
             if value is None:
                 continue
             name = str(check.get("metric", ""))
-            points.setdefault(name, []).append((entry.row.seq, entry.row.version, float(value), str(check["outcome"])))
+            found = (entry.row.seq, entry.row.version, float(value), str(check["outcome"]), limit_of(evidence))
+            points.setdefault(name, []).append(found)
             units[name] = str(evidence.get("unit", ""))
     return [Trend(name=name, label=label(name), unit=units[name], points=found) for name, found in points.items()]
+
+
+def limit_of(evidence: Mapping[str, Any]) -> float | None:
+    """The value from which a metric was too bad; None if it had no limit."""
+    before, margin = evidence.get("baseline"), evidence.get("margin")
+    if before is None or margin is None:
+        return None
+    return float(before) * (1 + float(margin)) if evidence.get("relative") else float(before) + float(margin)
 
 
 def without_row(history: History) -> list[RunFacts]:
@@ -273,7 +251,7 @@ def without_row(history: History) -> list[RunFacts]:
     mine = sa.select(TAGS.c.run_uuid).where(TAGS.c.key == tags.MODEL_NAME, TAGS.c.value == history.model)
     query = sa.select(RUNS.c.run_uuid).where(RUNS.c.run_uuid.in_(mine), RUNS.c.lifecycle_stage == "active")
     ids = list(runs_database().execute(query.order_by(RUNS.c.start_time.desc()).limit(MOST)).scalars())
-    keys = (tags.ROLE, tags.VERDICT, tags.VERDICT_REASON)
+    keys = (tags.ROLE, tags.VERDICT, tags.VERDICT_REASON, tags.CHANGED)
     found = read_facts(runs_database(), [one for one in ids if one not in known], tags=keys)
     return [one for one in found.values() if one.tags.get(tags.ROLE) == "session" and one.tags.get(tags.VERDICT)]
 
@@ -285,7 +263,15 @@ def model() -> str:
     """The page of a model's history."""
     page = read_history(argument("name"))
     others = [one for one in without_row(page) if readers().experiment(one.experiment)]
-    return rendered("canary/model.html", page=page, others=others)
+    return rendered("canary/model.html", page=page, others=others, timeline=timeline(page))
+
+
+def timeline(history: History) -> list[dict[str, Any]]:
+    """Every verdict, oldest first, with what was changed since the champion then."""
+    return [
+        {"row": one.row.seq, "version": one.row.version, "word": one.row.word, "changed": one.facts.get("changed", "")}
+        for one in history.verdicts
+    ]
 
 
 def model_json() -> Response:
@@ -293,6 +279,5 @@ def model_json() -> Response:
     found = read_history(argument("name"))
     trends = [{"name": one.name, "unit": one.unit, "points": list(one.points)} for one in found.trends]
     champions = [reign.entry.row.version for reign in found.reigns]
-    verdicts = [{"row": one.row.seq, "version": one.row.version, "word": one.row.word} for one in found.verdicts]
     by_hand = list(found.made_by_hand)
-    return as_answer({"champions": champions, "by_hand": by_hand, "verdicts": verdicts, "trends": trends})
+    return as_answer({"champions": champions, "by_hand": by_hand, "verdicts": timeline(found), "trends": trends})

@@ -1,4 +1,4 @@
-"""The first page: current warnings, what is running, what was judged last, every model with its champion."""
+"""The first page: current warnings, the wall of all models, what is running, what was judged last."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from canary_mlflow import tags
 from canary_mlflow.ledger import table
 from canary_mlflow.mlflow_internals import active_workspace
 from canary_mlflow.pages.index import SHOWN
-from canary_mlflow.pages.models import ModelFacts, read_models, with_words
+from canary_mlflow.pages.models import with_words
 from canary_mlflow.pages.requests import readers, registry_database, rendered, runs_database
+from canary_mlflow.pages.wall import HEIGHT, LAST, WIDTH, WallRow, read_wall
 from canary_mlflow.tracking.reading.database import children_of, read_facts
 from canary_mlflow.tracking.reading.facts import OPEN, RunFacts, count
 from canary_mlflow.tracking.stores.read_only import RUNS, has_ledger
@@ -66,7 +67,7 @@ class Session:
 class Overview:
     """Everything that the first page shows."""
 
-    models: Sequence[ModelFacts]
+    wall: Sequence[WallRow]
     running: Sequence[Session]
     more_running: int
     recent: Sequence[Session]
@@ -79,10 +80,13 @@ class Overview:
 
 
 def overview() -> str:
-    """The first page."""
+    """The first page; with ?screen=1 larger, and only what somebody wants to see from afar."""
+    from flask import request
+
     may_read, connection = readers(), runs_database()
     going = [one for one in read_running(connection) if may_read.experiment(one.experiment)]
-    ended = [one for one in read_recent(connection) if may_read.experiment(one.experiment)]
+    newest_ended = newest(connection, RUNS.c.status.not_in(OPEN))
+    ended = [one for one in read_recent(connection, newest_ended) if may_read.experiment(one.experiment)]
     ids = [one.run_id for one in going[:DENSE]]
     shown = list(read_facts(connection, ids, tags=TAG_KEYS, latest=STEP_KEYS).values())
     both = grouped(connection, [*shown, *ended])
@@ -94,13 +98,14 @@ def overview() -> str:
     heads = with_words(registry, [one.head for one in recent])
     judged = [replace(one, head=heads[one.head.run_id], row=rows.get((one.model, one.version))) for one in recent]
     page = Overview(
-        models=[model for model in read_models(registry) if may_read.model(model.name)],
+        wall=read_wall(registry, connection, newest_ended),
         running=running,
         more_running=len(going) - len(shown),
         recent=judged,
         guarded=guarded,
     )
-    return rendered("canary/overview.html", page=page)
+    screen = request.args.get("screen") == "1"
+    return rendered("canary/overview.html", page=page, screen=screen, last=LAST, width=WIDTH, height=HEIGHT)
 
 
 def read_running(connection: sa.Connection) -> list[RunFacts]:
@@ -112,9 +117,8 @@ def read_running(connection: sa.Connection) -> list[RunFacts]:
     return sorted(heads_of(ours), key=lambda run: (run.run_id not in warned, -run.started))
 
 
-def read_recent(connection: sa.Connection) -> list[RunFacts]:
-    """The last sessions, and runs without one, that have ended, among the newest runs."""
-    ended = newest(connection, RUNS.c.status.not_in(OPEN))
+def read_recent(connection: sa.Connection, ended: Sequence[str]) -> list[RunFacts]:
+    """The last sessions, and runs without one, of the newest runs that have ended."""
     heads: list[RunFacts] = []
     for start in range(0, len(ended), AT_ONCE):
         if len(heads) >= RECENT:

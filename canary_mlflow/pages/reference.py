@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from canary_mlflow import tags
+from canary_mlflow.gates.model.metrics import METRICS
 from canary_mlflow.gates.model.records import Series, updates_of
 from canary_mlflow.gates.model.rules import MetricRule, Scale
 from canary_mlflow.pages.models import champion_session
@@ -198,7 +199,15 @@ def away(known: Mapping[str, Usual], series: Mapping[str, Series]) -> dict[str, 
     """How far each series departs from the reference, in widths, and where it left; a policy, by rollouts."""
     pace = updates_of(series)
     gone = {name: departure(known[name].at_pace(pace), found) for name, found in series.items() if name in known}
-    return {name: {"far": round(one.farthest, 3), "step": one.step, "now": one.now} for name, one in gone.items()}
+    return {
+        name: {"far": round(one.farthest, 3), "step": one.step, "now": said(name, one)} for name, one in gone.items()
+    }
+
+
+def said(name: str, gone: Departure) -> str:
+    """Where a series is now; `better` where its metric has a worse side and it is on the other."""
+    worse = METRICS[name].worse if name in METRICS else "both"
+    return "better" if (gone.now, worse) in (("above", "lower"), ("below", "higher")) else gone.now
 
 
 def unplaced(known: Mapping[str, Usual], pace: float, step: int) -> bool:

@@ -29,6 +29,7 @@ from canary_mlflow.pages.requests import registry_database, runs_database
 from canary_mlflow.pages.run import marks_of
 from canary_mlflow.pages.series import LATE, drawn_series, up_to_date
 from canary_mlflow.registry.acts.accepting import accepted_among
+from canary_mlflow.registry.judging.records import own_name
 from canary_mlflow.reports.charts import PANELS, SERIES, Panel, label, target_keys, target_of
 from canary_mlflow.reports.decision import Decision, Question, RunWarning
 from canary_mlflow.reports.formatting import counted
@@ -316,8 +317,8 @@ def runs_of(heads: Sequence[RunFacts], *, compare: bool) -> tuple[list[Shown], i
 
 
 def name_of(head: RunFacts) -> str:
-    """A session's display name."""
-    return head.name or head.run_id[:8]
+    """A session's own name, without its verdict."""
+    return own_name(head.name) or head.run_id[:8]
 
 
 def targets_of(page: SessionPage) -> dict[str, float | None]:

@@ -33,10 +33,8 @@ def interval(low: float | None, high: float | None, *, relative: bool, unit: str
     """`[-1.2, +4.0]` in the unit of the change before it; '' if an end is unknown."""
     if low is None or high is None:
         return ""
-    if relative:
-        return f"[{100 * low:+.1f}, {100 * high:+.1f}]"
-    if unit == "points":
-        return f"[{low:+.1f}, {high:+.1f}]"
+    if relative or unit == "points":
+        return "[{}, {}]".format(*(f"{round(100 * end if relative else end, 1) or 0.0:+.1f}" for end in (low, high)))
     return f"[{wording.change(low, False, unit)}, {wording.change(high, False, unit)}]"
 
 

@@ -57,7 +57,7 @@ def case_of(check: Check, row: Row | None) -> TestCase:
         case.result = [Failure(said, str(check.reason_code or "BLOCK"))]
     elif check.outcome in UNDECIDED:
         case.result = [Skipped(said)]
-    figures = "" if row is None else f"{row.baseline} -> {row.candidate}, {row.change} {row.range}, limit {row.limit}\n"
+    figures = "" if row is None else f"{row.baseline} → {row.candidate}, {row.change} {row.range}, limit {row.limit}\n"
     case.system_out = clean(f"{WORDS[check.outcome]}: {said}\n{figures}")
     return case
 

@@ -10,6 +10,7 @@ from statistics import median
 
 from canary_mlflow.gates.measured import by_layer
 from canary_mlflow.gates.model.records import Run
+from canary_mlflow.gates.model.wording import many
 
 STANDS_OUT = 2.0  # times what the layers moved in the median
 
@@ -40,7 +41,7 @@ def sentence(one: LayerMoved) -> str:
     """`model.layers.3 1.2 % → 4.8 % (4 times)`."""
     if one.baseline is None:
         return f"{one.layer} {share(one.candidate)}"
-    times = "" if one.times is None or one.baseline == one.candidate else f" ({one.times:.3g} times)"
+    times = "" if one.times is None or one.baseline == one.candidate else f" ({many(one.times)})"
     return f"{one.layer} {share(one.baseline)} → {share(one.candidate)}{times}"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from canary_mlflow.gates.model.rules import Role
-from canary_mlflow.gates.model.verdict import Check, CheckOutcome, Evidence, Outcome, ReasonCode, Standing
+from canary_mlflow.gates.model.verdict import Check, CheckOutcome, Evidence, Outcome, ReasonCode, Standing, Verdict
 from canary_mlflow.reports import formatting
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.reports.forest import Forest, forest, in_letters
@@ -218,22 +218,26 @@ def probability(p: float | None) -> str:
     return "" if p is None else "under 0.0001" if p < 0.0001 else f"{p:.2g}"
 
 
-def better(decision: Decision) -> str:
-    """A sentence, after a blank, on what improved in a PASS: deciding metrics that gained at least a quarter of their
-    limit, and whose whole range is better; '' for nothing."""
-    if decision.verdict.outcome is not Outcome.PASS:
-        return ""
+def gains(verdict: Verdict) -> list[Check]:
+    """What improved clearly in a PASS, most first: deciding metrics that gained at least a quarter of their limit, and
+    whose whole range is better."""
     found = []
-    for check in decision.verdict.checks:
+    for check in verdict.checks if verdict.outcome is Outcome.PASS else ():
         one = check.evidence
-        both = both_ways(decision.verdict.policy, check.metric)
-        if check.role is not Role.GATE or one is None or both or not (one.margin and one.change):
+        if check.role is not Role.GATE or one is None or not (one.margin and one.change):
             continue
         gain, ends = -one.change / one.margin, (one.change_low, one.change_high)
-        if gain >= CLEARLY and all(end is not None and end / one.margin < 0 for end in ends):
-            found.append((gain, f"{check.metric} {changed(one)} {range_of(one)}"))
-    found.sort(reverse=True)
-    return f" Better than the baseline: {', '.join(said for _, said in found[:2])}." if found else ""
+        sure = gain >= CLEARLY and all(end is not None and end / one.margin < 0 for end in ends)
+        if sure and not both_ways(verdict.policy, check.metric):
+            found.append((gain, check))
+    return [check for _, check in sorted(found, key=lambda one: -one[0])]
+
+
+def better(decision: Decision) -> str:
+    """A sentence, after a blank, on what improved; '' for nothing."""
+    known = ((one.metric, one.evidence) for one in gains(decision.verdict))
+    found = [f"{name} {changed(one)} {range_of(one)}" for name, one in known if one is not None]
+    return f" Better than the baseline: {', '.join(found[:2])}." if found else ""
 
 
 def how_to_read(decision: Decision) -> str:

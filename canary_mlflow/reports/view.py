@@ -10,7 +10,7 @@ from typing import Any
 from canary_mlflow.gates.model.items import Flip
 from canary_mlflow.gates.model.rules import Role
 from canary_mlflow.gates.model.verdict import Check, CheckOutcome, Difference, RootCause
-from canary_mlflow.reports import differences, instabilities
+from canary_mlflow.reports import differences, instabilities, naming
 from canary_mlflow.reports.decision import Decision, Question
 from canary_mlflow.reports.differences import SHOWN
 from canary_mlflow.reports.formatting import counted, sentence
@@ -26,9 +26,10 @@ WIDEST = 200  # characters of a question or an answer
 class View:
     """What is said of a decision.
 
-    The card: `word` (PASS, BLOCK, INCONCLUSIVE or bootstrap, for colours), the verdict and its reason; what differs
-    exactly, what changed and the measured cause, each a sentence or ''; the rows that decide; the `steps` to take in
-    pieces, (text, whether it is a command); and where to look. `then`: the steps tell what has already happened.
+    The card: `word` (PASS, BLOCK, INCONCLUSIVE or bootstrap, for colours), the verdict and its reason; the `headline`,
+    what it comes to; the `subject`, and the `title`, which says what was changed too; what differs exactly, what
+    changed and the measured cause, each a sentence or ''; the rows that decide; the `steps` to take in pieces, (text,
+    whether it is a command); and where to look. `then`: the steps tell what has already happened.
 
     Behind it: all rows; the hard gates, those that failed first; what else makes a comparison impossible; the metrics
     that the policy names but these runs lack; `broken`, the worst items by benchmark; `runs`, how much was compared by
@@ -37,6 +38,8 @@ class View:
 
     word: str
     heading: str
+    headline: str
+    subject: str
     title: str
     reason: str
     exact: str
@@ -97,7 +100,8 @@ class View:
 
     def card_to_dict(self) -> dict[str, Any]:
         """The card as plain JSON values: the texts that every format shows."""
-        said = {name: getattr(self, name) for name in ("word", "heading", "title", "reason", "exact", "changed")}
+        names = ("word", "heading", "headline", "title", "reason", "exact", "changed")
+        said = {name: getattr(self, name) for name in names}
         return {
             **said,
             "because": self.because,
@@ -119,6 +123,8 @@ def view_of(decision: Decision, *, then: bool = False) -> View:
     return View(
         word=decision.word,
         heading=heading(decision),
+        headline=naming.headline(decision),
+        subject=subject(decision),
         title=title(decision),
         reason=reason(decision),
         exact=differences.exact(decision),
@@ -149,7 +155,13 @@ def shortened(one: Flip) -> Flip:
 
 
 def title(decision: Decision) -> str:
-    """The verdict and what it is about, in one line."""
+    """What it is about, and what was changed, in one line."""
+    changed = naming.name(decision.verdict)
+    return f"{subject(decision)}: {changed}" if changed else subject(decision)
+
+
+def subject(decision: Decision) -> str:
+    """What was judged, and against what."""
     model, version = decision.model, decision.version
     if decision.question is Question.COMPARISON:
         return f"{decision.candidate_label} (candidate) against {decision.baseline_label} (baseline)"

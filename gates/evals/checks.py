@@ -138,7 +138,7 @@ def _answer(line: Compared, level: float, passing: float) -> Check:
     )
     by, most = (change(sign * scale * value, False, unit) for value in (test.harm, test.margin))
     before, now = (quantity(scale * side, "") for side in line.sides)
-    said, code = f"{_called(line.name)} {before} -> {now} ({by}, limit {most})", None
+    said, code = f"{_called(line.name)} {before} → {now} ({by}, limit {most})", None
     if test.p_noninferior <= passing:
         outcome, why = CheckOutcome.PASS, f", within the limit with {p_value(test.p_noninferior)}"
     elif test.p_harm <= (level if decides else passing):

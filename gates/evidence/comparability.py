@@ -12,7 +12,7 @@ import numpy as np
 from canary_mlflow.gates.evidence.readings import HarmScale, Reading
 from canary_mlflow.gates.model.records import EDGE, SUMMARIES, Run, Series, iqm
 from canary_mlflow.gates.model.rules import MetricRule, Worse
-from canary_mlflow.gates.model.wording import quantity
+from canary_mlflow.gates.model.wording import many, quantity
 
 MOST_MIB = 1e7
 """10 TiB: more than any machine has for one training, and 10 MiB in bytes, less than any training takes."""
@@ -102,7 +102,7 @@ def _other_scale(rule: MetricRule, baseline: Sequence[Reading], candidate: Seque
     if max(times) > ALIKE * min(times) or 1 / SCALED < times[0] < SCALED:
         return ""
     return (
-        f"{rule.info.label} is {times[0]:.3g} times the baseline's from the first value to the last: another scale, "
+        f"{rule.info.label} is {many(times[0])} the baseline's from the first value to the last: another scale, "
         "such as a sum for a mean, on which nothing can be compared without an evaluation"
     )
 
@@ -149,7 +149,7 @@ def _of(rule: MetricRule, reading: Reading) -> str:
 
 
 def _both(rule: MetricRule, here: float, there: float) -> str:
-    return f"{rule.info.label} {quantity(here, rule.info.unit)} -> {quantity(there, rule.info.unit)}"
+    return f"{rule.info.label} {quantity(here, rule.info.unit)} → {quantity(there, rule.info.unit)}"
 
 
 def _times(factor: float) -> str:

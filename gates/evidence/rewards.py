@@ -42,7 +42,7 @@ def weighed_alike(
     if not all(series.keys() <= run.series.keys() for run in baseline) or not any(map(rule.series, candidate)):
         return baseline, candidate, ()
     changed = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
-    named = listed([f"{name} {before.get(name, 0.0):g} -> {now.get(name, 0.0):g}" for name in changed])
+    named = listed([f"{name} {before.get(name, 0.0):g} → {now.get(name, 0.0):g}" for name in changed])
     if not all(series.keys() <= run.series.keys() for run in candidate):
         return (
             f"{rule.info.label} is another sum than before ({named}), and the candidate does not measure all of what "

@@ -33,7 +33,7 @@ from canary_mlflow.gates.model.policy import Policy
 from canary_mlflow.gates.model.records import Run
 from canary_mlflow.gates.model.sides import ABSENT, Pick, differing, values_of, values_of_both
 from canary_mlflow.gates.model.verdict import Check, CheckOutcome, Difference, ReasonCode, hard_check, open_check
-from canary_mlflow.gates.model.wording import around_difference, listed, told_apart
+from canary_mlflow.gates.model.wording import around_difference, listed, many, told_apart
 
 CONFIGURATION, CODE, PACKAGES = "configuration", "code", "packages"
 DATA, HARDWARE, WORKLOAD = "data", "hardware", "workload"
@@ -117,7 +117,7 @@ def _code(baseline: Sequence[Run], candidate: Sequence[Run]) -> Iterable[Differe
         yield Difference(
             key="commit",
             baseline=" | ".join(commit[:SHORT] for commit in here),
-            candidate=" | ".join(commit[:SHORT] for commit in there) + _apart(*logs),
+            candidate=" | ".join(commit[:SHORT] for commit in there) + _apart(*logs) + _titled(candidate),
             group=CODE,
         )
     dirty = [" | ".join(sorted({_uncommitted(run) for run in side})) for side in (baseline, candidate)]
@@ -151,6 +151,13 @@ def _apart(before: Sequence[str], now: Sequence[str]) -> str:
     ways = [(now.index(shared), "on"), (before.index(shared), "back")]
     words = [f"{count} {'commit' if count == 1 else 'commits'} {way}" for count, way in ways if count]
     return f" ({', '.join(words)})" if words else ""
+
+
+def _titled(side: Sequence[Run]) -> str:
+    """`: shorter prompts`, the title of a side's commit; '' if its runs come from several, or recorded none."""
+    titles = {run.environment.get("git_title", "") for run in side}
+    title = titles.pop() if len(titles) == 1 else ""
+    return f": {title}" if title else ""
 
 
 def _uncommitted(run: Run) -> str:
@@ -395,4 +402,4 @@ def _numbers(before: str, now: str) -> str:
         return f"{before} → {now}"
     told = told_apart(here, there)
     factor = there / here if here and math.isfinite(here) else math.nan
-    return f"{told} ({factor:.3g} times)" if factor > 2 or 0 < factor < 0.5 else told
+    return f"{told} ({many(factor)})" if factor > 2 or 0 < factor < 0.5 else told

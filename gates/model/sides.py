@@ -330,7 +330,7 @@ def obstacles(baseline: Version | None, left: Side, right: Side, made: tuple[Run
     fresh = replace(left, evidence=(*left.evidence, *made))
     for what in ("workload", "hardware"):
         if keys := mismatches(fresh, right, what):
-            changed = (f"{item.key}: {item.baseline} -> {item.candidate}" for item in keys)
+            changed = (f"{item.key}: {item.baseline} → {item.candidate}" for item in keys)
             reason = f"the {what} is not the same ({', '.join(changed)})"
             found.append(open_check(what, reason, ReasonCode.NOT_COMPARABLE))
     if not found and not right.finished:

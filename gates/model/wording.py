@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
+MANY = 9.0
+"""A relative change from which on people read how many times as much it is."""
+
 
 def quantity(value: float, unit: str) -> str:
     """A value with its unit, to three or four figures; seconds below one second as milliseconds."""
@@ -28,11 +31,24 @@ def figure(value: float) -> str:
 def change(value: float, relative: bool, unit: str) -> str:
     """A change with its sign: +25.7 % or +0.12 ms."""
     sign = "-" if value < 0 else "+"
-    if relative:
-        percent = abs(value) * 100
-        whole = percent >= 1000 or percent == round(percent)
-        return f"{sign}{f'{percent:.3g}' if percent >= 1e6 else f'{percent:.{0 if whole else 1}f}'} %"
-    return f"{sign}{quantity(abs(value), unit)}"
+    if not relative:
+        return f"{sign if value else ''}{quantity(abs(value), unit)}"
+    if value >= MANY:
+        return many(1 + value)
+    percent = round(abs(value) * 100, 1)
+    return f"{sign if percent else ''}{percent:.{0 if percent >= 1000 or percent == round(percent) else 1}f} %"
+
+
+def many(times: float) -> str:
+    """How many times as much: 2.5 times, 752 times; never 1e+03 times."""
+    if not 1e-3 < abs(times) < 1e6:
+        return f"{'over a million' if times > 1 else 'under a thousandth'} times"
+    return f"{times:.0f} times" if abs(times) >= 1000 else f"{times:.3g} times"
+
+
+def percent(share: float) -> str:
+    """A share of 1 to two figures or in whole percent: 1.4 %, 22 %."""
+    return f"{100 * share:.{0 if share >= 0.0995 else 1}f} %"
 
 
 def limit(margin: float, relative: bool, unit: str, both: bool) -> str:

@@ -46,7 +46,7 @@ def test_a_second_place_is_stored_beside_the_first(runs: list[str]) -> None:
 
 def test_a_better_spread_that_is_written_over_is_said(runs: list[str]) -> None:
     called("calibrate", "--files", *runs, "--write")
-    gone = "written over spreads of the same facts that had more degrees of freedom: step_time 7 -> 2"
+    gone = "written over spreads of the same facts that had more degrees of freedom: step_time 7 → 2"
     assert gone in called("calibrate", "--files", *runs[:3], "--write")[1]
     code, found = called("calibrate", "--files", *runs, "--write", "--json")
     assert (code, found["lost"]) == (0, "")

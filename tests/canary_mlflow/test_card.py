@@ -66,7 +66,8 @@ def of_html(text: str) -> list[dict[str, str]]:
 def of_markdown(text: str) -> list[dict[str, str]]:
     rows = [line for line in text.partition("**Next:**")[0].splitlines() if line.startswith("| ")][1:]
     cells = [[cell.strip() for cell in row.replace("\\", "").strip("|").split("|")] for row in rows]
-    return [dict(zip(CELLS, [row[0].strip("*"), *row[1:6]], strict=True)) for row in cells]
+    found = [[row[0].strip("*"), row[1], *row[2].split(" → "), *row[3:5]] for row in cells]
+    return [dict(zip(CELLS, row, strict=True)) for row in found]
 
 
 def of_terminal(text: str, card: dict[str, Any]) -> list[dict[str, str]]:

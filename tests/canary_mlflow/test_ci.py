@@ -57,17 +57,17 @@ def test_a_verdict_becomes_files_summary_comment_and_check(
     subject = judged(guarded, slower, runs)
     done = ci(guarded, subject, out=place)
     assert done.exit_code == code, done.output
-    assert done.output.startswith(f"{word} {guarded.model} version 2 against champion version 1\n")
+    assert done.output.startswith(f"{word} {guarded.model} version 2 against champion version 1: no recorded change\n")
     (made,) = api.checks
     assert (made["conclusion"], made["head_sha"], made["status"]) == (conclusion, HEAD, "completed")
     assert made["output"]["title"].startswith(word)
     ours = [one["body"] for one in api.comments if one["body"] != "from a person"]
     assert len(ours) == 1
-    assert f"**{word}**" in ours[0]
+    assert f"### {word} " in ours[0]
     assert "┃" in ours[0]  # each change against its limit, as text: GitHub shows no picture of ours
     assert f"Commit {HEAD}" in ours[0]
     assert "/o/r/actions/runs/" in ours[0].partition("charts")[2]
-    assert f"**{word}**" in (place / "summary.md").read_text()
+    assert f"### {word} " in (place / "summary.md").read_text()
     assert f"verdict={word}\n" in (place / "output.txt").read_text()
     assert json.loads((place / "out/report.json").read_text())["decision"] == word
     assert ET.parse(place / "out/junit.xml").getroot().tag == "testsuites"  # our own file
@@ -84,7 +84,7 @@ def test_a_token_that_may_not_write_is_a_warning(guarded: Any, api: GitHub, plac
     assert done.exit_code == 0
     assert "give the job permissions: pull-requests: write" in done.output
     assert "give the job permissions: checks: write" in done.output
-    assert "**PASS**" in (place / "summary.md").read_text()
+    assert "### PASS " in (place / "summary.md").read_text()
 
 
 def test_a_fork_is_told_once_that_its_token_may_not_write(
@@ -96,7 +96,7 @@ def test_a_fork_is_told_once_that_its_token_may_not_write(
     assert done.exit_code == 0
     assert done.output.count("canary: warning: ") == 1
     assert "a pull request from a fork, whose token may not write: no comment and no check" in done.output
-    assert "**PASS**" in (place / "summary.md").read_text()
+    assert "### PASS " in (place / "summary.md").read_text()
 
 
 def test_without_a_token_only_what_needs_none_is_written(

@@ -319,7 +319,7 @@ def test_help_is_quick_and_documents_the_exit_codes() -> None:
 
 def test_help_says_what_each_command_does_in_a_whole_sentence() -> None:
     said = canary("--help").stdout
-    assert "..." not in said.split("Commands:")[1]
+    assert "..." not in said.split("Train:")[1]
 
 
 def test_help_loads_nothing_heavy() -> None:

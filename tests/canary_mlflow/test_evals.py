@@ -89,9 +89,7 @@ def test_inspect_logs_are_judged_by_passages_and_read_alike_as_zip_and_json() ->
 
 def test_the_report_shows_the_items_that_broke() -> None:
     said = compare(INSPECT / "baseline", INSPECT / "candidate", "--margin", 0.05).stdout
-    assert (
-        "benchmark boxes/match 79.6 -> 54.6 (-25.0 points, limit -5.00 points), worse with p = 0.0023" in said.lower()
-    )
+    assert "benchmark boxes/match 79.6 → 54.6 (-25.0 points, limit -5.00 points), worse with p = 0.0023" in said.lower()
     assert "[-39.5, -12.3], 21 broke, 4 mended of 36, 0.333 lost" in said
     assert "p3-q2  1 → 0  passage 3: the number kept in the box of house 3 is 21.\\nQuestion 2" in said
 

@@ -45,14 +45,15 @@ def test_first_version_begins_as_champion_by_bootstrap(recorded: Any, policy: Po
 
 
 def test_two_sessions_can_be_compared_in_mlflow_by_name_and_number(guarded: Any, policy: Policy) -> None:
-    """A session has the means of its runs as metrics, and its name says version and last verdict."""
+    """A session has the means of its runs as metrics, and its name says its last verdict, version and change first."""
     sessions = [guarded.session(), guarded.session(slower=2.0)]
     for session in sessions:
         guarded.client.update_run(session, name="dpo tiny-neox smoke")
         gate(guarded.client, guarded.model, guarded.register(session), policy)
     quick, slow = (guarded.client.get_run(session) for session in sessions)
-    names = ["dpo tiny-neox smoke · v2 PASS", "dpo tiny-neox smoke · v3 BLOCK"]
+    names = [f"{said}: no recorded change · dpo tiny-neox smoke" for said in ("PASS v2", "BLOCK v3")]
     assert [run.info.run_name for run in (quick, slow)] == names
+    assert slow.data.tags["canary.changed"] == "no recorded change"
     times = [run.data.metrics["session/step_time"] for run in (quick, slow)]
     assert times[1] == pytest.approx(2 * times[0], rel=0.05)
     assert slow.data.metrics["session/eval_loss"] == pytest.approx(0.45, rel=0.05)
@@ -89,7 +90,7 @@ def test_unchanged_second_version_passes_and_is_recorded_everywhere(guarded: Any
     assert (tags["canary.verdict"], tags["canary.baseline_version"], tags["canary.policy"]) == ("PASS", first, "smoke")
     assert tags["canary.verdict_reason"] == decision.verdict.reason
     description = guarded.description(second)
-    assert description.startswith(f"**PASS** {guarded.model} version 2 against champion version 1")
+    assert description.startswith("### PASS v2: ")
     session = guarded.client.get_run(tags["canary.session_id"])
     assert session.data.tags["canary.verdict"] == "PASS"
     assert session.data.tags["canary.version"] == second
@@ -293,7 +294,7 @@ def test_bless_keeps_name_reason_and_former_champion(guarded: Any, policy: Polic
     assert (tags["canary.blessed_by"], tags["canary.blessed_at"]) == (blessing.who, blessing.when)
     description = guarded.description(second)
     assert description.startswith("**BLESSED** by ")
-    assert f"**INCONCLUSIVE** {guarded.model} version 2" in description
+    assert "### INCONCLUSIVE v2: " in description
 
 
 def test_bless_refuses_without_reason_and_over_a_block(guarded: Any, policy: Policy) -> None:

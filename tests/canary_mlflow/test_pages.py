@@ -42,10 +42,32 @@ def test_the_overview_names_champion_verdict_and_what_runs(web: Any, guarded: An
     a_run(guarded, {"stability/loss": [2.0, 1.9]}, tags={"mlflow.parentRunId": session, "canary.max_steps": "40"})
     page = text_of(web.get("/canary"))
     row = page[page.index(f">{guarded.model}<") :]
-    assert row.index("version 1") < row.index('class="badge bad">BLOCK') < row.index(f"version {second}")
+    assert row.index('class="badge bad">BLOCK') < row.index(f"version {second}") < row.index("version 1")
     assert "step 2 of 40" in page
     assert 'value="2"' in page
     guarded.client.set_terminated(session)
+
+
+def test_the_wall_has_red_first_and_a_block_that_left_no_version(web: Any, guarded: Any) -> None:
+    for slower in (1.0, 2.0):
+        gate(guarded.client, guarded.model, guarded.version(slower=slower), load_policy("smoke"))
+    alone = guarded.session(nan_at=5, tags={"canary.model_name": f"{guarded.model}-never-registered"})
+    gate_session(guarded.client, f"{guarded.model}-never-registered", alone, load_policy("smoke"))
+    page = text_of(web.get("/canary"))
+    wall = page[page.index('<table class="wall">') : page.index("</table>")]
+    rows = {re.findall(r">([^<>]+)</a>", one)[0]: one for one in wall.split("<tr>")[2:]}
+    words = [re.findall(r'class="badge \w+">(\w+)', one) for one in rows.values()]
+    assert [found for found in words if found] == sorted(
+        (found for found in words if found), key=lambda one: ["BLOCK", "INCONCLUSIVE", "PASS"].index(one[0])
+    )
+    assert f'/canary/session?id={alone}"' in rows[f"{guarded.model}-never-registered"]
+    assert "no version" in rows[f"{guarded.model}-never-registered"]
+    mine = rows[guarded.model]
+    assert 'aria-label="1 BLOCK, 1 PASS, 1 blessed"' in mine
+    assert re.search(r'aria-label="from [\d.]+ to [\d.]+, limit [\d.]+"', mine)
+    assert "step_cost" in mine  # what decided
+    assert 'class="tools"' in page
+    assert 'class="tools"' not in web.get("/canary?screen=1").text
 
 
 def test_a_warning_stands_on_the_overview_and_on_the_run(web: Any, recorded: Any) -> None:

@@ -189,7 +189,7 @@ def test_the_champions_band_lies_behind_the_curve(site: Site, seen: Window) -> N
 
 
 def test_a_session_shows_all_its_seeds_with_what_left_the_band_first(site: Site, seen: Window) -> None:
-    seen.open(f"/canary/session/{site.session}")
+    seen.open(f"/canary/session/{site.session}#open=curves")
     seen.until("charts.length === 1 && all.figures[0].chart !== null")
     first = seen.page.locator(".charts figure:visible").first
     assert "Left the band: seed 0 at step 1, now above; seed 1 at step 1" in first.inner_text()
@@ -197,33 +197,33 @@ def test_a_session_shows_all_its_seeds_with_what_left_the_band_first(site: Site,
     assert ranks == sorted(ranks, reverse=True)
     assert ranks[0] > 1 > ranks[-1]
     drawn = seen.page.evaluate("all.figures[0].chart.series.map((one) => one.label)")
-    assert drawn == ["step", "high", "low", "seed 0", "seed 1", "seed 2"]
+    assert drawn == ["step", "champion", "low", "seed 0", "seed 1", "seed 2"]
     loss = seen.page.locator("figure[data-lines^='loss']")
     assert "Left" not in loss.inner_text()  # it is as it was
 
 
 def test_every_series_is_found_and_the_address_keeps_what_is_seen(site: Site, seen: Window) -> None:
-    seen.open(f"/canary/session/{site.session}")
+    seen.open(f"/canary/session/{site.session}#open=curves")
     seen.until("charts.length === 1")
     seen.page.locator("#search").fill("eval_m")
-    assert seen.page.locator("figure:visible").count() == 0
+    assert seen.page.locator(".charts figure:visible").count() == 0
     seen.page.get_by_role("button", name="eval_margin").click()
     seen.until("all.added('eval_margin')")
-    assert seen.page.locator("figure:visible figcaption").all_inner_texts() == ["eval_margin"]
+    assert seen.page.locator(".charts figure:visible figcaption").all_inner_texts() == ["eval_margin"]
     seen.page.evaluate("zoomTo([5, 20])")
     address = seen.page.url.removeprefix(site.address)
     assert "q=eval_m" in address
     with window(site.browser, site.address) as colleague:
         colleague.open(address)
         colleague.until("charts.length === 1 && all.added('eval_margin')")
-        assert colleague.page.locator("figure:visible figcaption").all_inner_texts() == ["eval_margin"]
+        assert colleague.page.locator(".charts figure:visible figcaption").all_inner_texts() == ["eval_margin"]
         colleague.page.locator("#search").fill("")
         colleague.until("all.figures.find((one) => one.names[0] === 'step_time').chart.scales.x.min === 5")
         assert colleague.troubles == []
 
 
 def test_what_somebody_chooses_to_see_is_in_the_address(site: Site, seen: Window) -> None:
-    seen.open(f"/canary/session/{site.session}")
+    seen.open(f"/canary/session/{site.session}#open=curves")
     seen.until("charts.length === 1 && all.figures[0].chart !== null")
     slider = seen.page.locator("#smooth")
     slider.focus()
@@ -251,7 +251,7 @@ def test_what_somebody_chooses_to_see_is_in_the_address(site: Site, seen: Window
 
 
 def test_a_chart_is_downloaded_as_csv(site: Site, seen: Window) -> None:
-    seen.open(f"/canary/session/{site.session}")
+    seen.open(f"/canary/session/{site.session}#open=curves")
     seen.until("charts.length === 1 && all.figures[0].chart !== null")
     with seen.page.expect_download() as download:
         seen.page.get_by_role("link", name="CSV of Loss").click()
@@ -383,7 +383,7 @@ def test_a_point_of_a_models_history_opens_its_verdict(site: Site, seen: Window)
     figure.locator(".plot").focus()
     for key in ("Home", "End"):
         seen.page.keyboard.press(key)
-    assert "version 3, BLOCK: " in figure.locator(".note").inner_text()
+    assert "version 3, BLOCK, no recorded change: " in figure.locator(".note").inner_text()
     seen.page.keyboard.press("Enter")
     seen.page.wait_for_url(f"**/canary/verdict?row={site.blocked}")
     seen.open(path)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 from paged import a_run, site, text_of
+from recorded import write
 
 from canary_mlflow.pages import index
-from canary_mlflow.pages.index import written
+from canary_mlflow.pages.filters import written
 from canary_mlflow.pages.requests import Readers
 
 
@@ -84,6 +87,23 @@ def test_a_search_finds_part_of_a_name_an_id_and_a_setting(web: Any, recorded: A
     assert listed(web, q="learning_rate=7") == []
     page = web.get("/canary/sessions", query_string={"q": "<b>"})
     assert "<b>" not in page.text.split("<h1>")[1].replace("<b>going", "")  # names and words are text
+    recorded.client.set_terminated(four["open"])
+
+
+def test_terms_find_settings_and_metrics_also_at_their_default(web: Any, recorded: Any, four: dict[str, str]) -> None:
+    good, bad = (recorded.children(four[name])[0] for name in ("good", "bad"))
+    write(recorded.uri, good, {"quality/eval_loss": np.array([1.1])})
+    write(recorded.uri, bad, {"quality/eval_loss": np.array([1.3])})
+    recorded.client.set_tag(good, "canary.more.settings", json.dumps({"cfg/data.name": "own", "cfg/no": "1"}))
+    for terms, found in {
+        "lr>1e-2": ["bad"], "learning_rate<=0.002": ["open", "warned", "good"], "lr > 0.001 eval_loss<1.2": ["good"],
+        "eval_loss>=1.1": ["bad", "good"], "eval_loss<1.2 lr=2e-2": [], "name=own": ["good"], "name!=own": [],
+    }.items():  # fmt: skip
+        assert [one for one in listed(web, q=terms) if one in four.values()] == [four[name] for name in found], terms
+    page = text_of(web.get("/canary/sessions", query_string={"q": "lr>1e-3 eval_loss<1.2"}))
+    assert 'aria-label="Remove lr&gt;1e-3"' in web.get("/canary/sessions?q=lr%3E1e-3").text
+    row = page[page.index(f'value="{four["good"]}"') :].partition("</tr>")[0]
+    assert [">0.002<" in row, ">1.10<" in row] == [True, True]
     recorded.client.set_terminated(four["open"])
 
 

@@ -46,7 +46,8 @@ def blocked(store: Any) -> tuple[str, str]:
 def test_a_session_shows_its_card_runs_differences_and_evidence(web: Any, guarded: Any) -> None:
     session, _ = blocked(guarded)
     page = text_of(web.get(f"/canary/session?id={session}"))
-    assert page.index('<span class="word">BLOCK</span>') < page.index("seed 0") < page.index('id="curves"')
+    assert page.index('<span class="word">BLOCK</span>') < page.index('class="chart large"') < page.index('id="curves"')
+    assert page.index('id="runs"') < page.index("seed 0")
     assert "the range of 3 runs of the champion, version 1" in page
     assert "of the ledger</a>" in page
     table = page[page.index('id="differences"') :]
@@ -170,7 +171,7 @@ def test_several_are_compared_with_the_first(web: Any, guarded: Any) -> None:
     session, version = blocked(guarded)
     address = f"a={guarded.model}/1&b={session}"
     page = text_of(web.get(f"/canary/compare?{address}"))
-    assert "COMPARISON, a gate would say BLOCK b, " in re.sub("<[^>]+>", "", page)
+    assert "COMPARISON, a gate would say BLOCK " in re.sub("<[^>]+>", "", page)
     assert "2 beside each other" not in page  # the verdict says it
     assert "the others are ranked by how far they go from it" in page
     found = web.get(f"/canary/session.json?{address}").get_json()
@@ -440,7 +441,8 @@ def test_a_sweep_is_a_grid_named_by_what_differs(web: Any, guarded: Any) -> None
     assert [">BLOCK<" in ended["0.001"], "Evaluation loss is worse" in ended["0.001"]] == [True] * 2
     assert [">BLOCK<" in ended["0.002"], "not judged" in ended["0.002"]] == [False, True]
     overview = text_of(web.get("/canary"))
-    line = overview[overview.index(f">{named}<") :].partition("</tr>")[0]
+    before, _, after = overview.partition(f">{named}<")
+    line = before.rpartition("<tr>")[2] + after.partition("</tr>")[0]
     assert line.index(">BLOCK<") < line.index("train.learning_rate=0.001, seed 1")
     index = text_of(web.get("/canary/sessions", query_string={"q": guarded.model}))
     assert f">{named}<" in index
@@ -478,7 +480,7 @@ def test_a_version_keeps_what_it_was_compared_with_also_as_champion(web: Any, gu
 def test_what_decided_comes_first_and_what_was_set_is_no_surprise(web: Any, guarded: Any) -> None:
     session, _ = blocked(guarded)
     page = web.get(f"/canary/session?id={session}").text
-    figures = re.findall(r'<figure class="chart" hidden data-lines="(.*?)"(.*?)data-marked', page)
+    figures = re.findall(r'<figure class="chart(?: large)?" hidden data-lines="(.*?)"(.*?)data-marked', page)
     decided = [lines for lines, rest in figures if "data-decides" in rest]
     assert decided
     assert [lines for lines, _ in figures][: len(decided)] == decided

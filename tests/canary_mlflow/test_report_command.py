@@ -59,13 +59,13 @@ def test_the_verdict_comes_first_and_all_its_evidence_after(judged: Any) -> None
     store, files, session = judged
     words = Page(files["html"]).words
     places = [words.index(part) for part in (
-        f"BLOCK {store.model} version 2 against champion version 1", "Instabilities", "Time series",
+        f"{store.model} version 2 against champion version 1", "Instabilities", "Time series",
         "Correlation of the", "Performance", "Peak memory by algorithm", "Evidence", "signature holds")]  # fmt: skip
     assert places == sorted(places)
     changed = "Changed: torch 2.13.0 → 9.9. Missing on one or both sides: facts, configuration, git, data."
     assert words.index("BLOCK ") < words.index(changed) < words.index("Instabilities")
     lines = [line for line in files["md"].splitlines() if line]
-    assert lines[2] == changed
+    assert lines[3] == changed
     assert files["json"]["changed"] == changed
     assert f"Champion of {store.model} now: version 1." in words
     for part in ("Grey: the range of 3 runs of the baseline.", "torch 2.13.0 9.9", "Policy smoke", "min_steps",
@@ -81,11 +81,12 @@ def test_the_verdict_comes_first_and_all_its_evidence_after(judged: Any) -> None
 def test_markdown_says_the_verdict_and_folds_the_rest(judged: Any) -> None:
     store, files, _ = judged
     lines = files["md"].splitlines()
-    assert lines[0] == f"**BLOCK** {store.model} version 2 against champion version 1"
+    assert lines[0].startswith("### BLOCK v2: ")
+    assert lines[2].startswith(f"{store.model} version 2 against champion version 1")
     shown = files["md"].partition("<details>")[0]
     assert shown.index("| **BLOCK** | step_cost |") < shown.index("**Next:**")
     unfolded = re.sub(r"<details>.*?</details>", "", files["md"], flags=re.DOTALL)
-    assert len([line for line in unfolded.splitlines() if line]) <= 12
+    assert len([line for line in unfolded.splitlines() if line]) <= 13
     assert files["md"].count("| **BLOCK** | step_cost |") == 1  # what the card shows is not told again
 
 
@@ -110,7 +111,7 @@ def test_every_way_to_name_it_and_the_terminal(judged: Any) -> None:
     store, _, session = judged
     for subject in (f"{store.model}/2", f"models:/{store.model}/2", session):
         text = report(store, subject)["text"]
-        assert text.startswith(f"BLOCK  {store.model} version 2 against champion version 1\n")
+        assert text.startswith(f"BLOCK  {store.model} version 2 against champion version 1")
         assert "  speed       step_time: 99.9 ms → 200.3 ms (+100.4 %)\n" in text
         assert "  memory      DPO: peak " in text
     run = store.children(session)[0]
@@ -187,7 +188,7 @@ def test_a_gate_leaves_the_page_with_its_session(guarded: Any) -> None:
     assert {"report.html", "report.md"} <= {one.path for one in guarded.client.list_artifacts(session)}
     folder = Path(guarded.client.get_run(session).info.artifact_uri.removeprefix("file://"))
     words = Page((folder / "report.html").read_text()).words
-    assert f"BLOCK {guarded.model} version {version} against champion version 1" in words
+    assert f"{guarded.model} version {version} against champion version 1" in words
     assert "signature holds" in words
 
 

@@ -351,8 +351,9 @@ def test_names_are_text_not_markup() -> None:
     assert "[red]a|b<script>" in terminal.render(made)
     lines = [line for line in markdown.render(made).splitlines() if "red" in line]
     assert lines == [
-        "| **BLOCK** | \\[red\\]a\\|b&lt;script&gt; | 21.4 ms | 26.9 ms | +25.7 % \\[+21.0, +30.5\\] | +15 % | "
-        "`··········│···┃·━●━··` | beyond the limit |"
+        "### BLOCK v3: \\[red\\]a\\|b&lt;script&gt; is 26 % worse",
+        "| **BLOCK** | \\[red\\]a\\|b&lt;script&gt; | 21.4 ms → 26.9 ms | +25.7 % \\[+21.0, +30.5\\] | +15 % | "
+        "`··········│···┃·━●━··` |",
     ]
     assert "<script>" not in markdown.render(made)
 

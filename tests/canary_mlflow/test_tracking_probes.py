@@ -226,7 +226,9 @@ def test_the_commit_and_its_dirtiness_are_told(tmp_path: Path) -> None:
     assert len(clean["git_commit"]) == 40
     assert clean["git_dirty"] == "false"
     git("commit", "--allow-empty", "-m", "two")
-    head, first = fingerprint.git(tmp_path)["git_log"].split()
+    found = fingerprint.git(tmp_path)
+    assert found["git_title"] == "two"
+    head, first = found["git_log"].split()
     assert (head == first, clean["git_commit"].startswith(first)) == (False, True), "the newest first"
     clean = fingerprint.git(tmp_path)
     (tmp_path / "output").write_text("of a run")

@@ -301,7 +301,7 @@ def test_the_report_of_a_version_says_that_items_are_missing_and_not_runs(smoke_
                     replace(version("2"), evals=cand))  # fmt: skip
     assert (verdict.outcome, verdict.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.TOO_FEW_ITEMS)
     said = " ".join(terminal.render(Decision(verdict=verdict, model="m", version="2", champion_before="1")).split())
-    assert "b 70.0 points 70.0 points +0 points [-2.3, +2.3], 8 broke, 8 mended of 300 -2.00 points" in said
+    assert "b 70.0 points 70.0 points 0 points [-2.3, +2.3], 8 broke, 8 mended of 300 -2.00 points" in said
     assert "Evaluate more items of both versions" in said
     assert "runs up to 20" not in said
 

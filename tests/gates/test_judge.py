@@ -37,7 +37,7 @@ def test_the_reason_is_a_sentence_with_numbers_and_units(smoke, make_version):
     verdict = judge(smoke, make_version("a"), make_version("b", factor={"step_time": 1.25}))
     reason = check(verdict, "step_time").reason
     assert reason.startswith("step time 20.")
-    assert " ms -> 2" in reason
+    assert " ms → 2" in reason
     assert "limit +15 %), worse with p" in reason
     assert verdict.reason.startswith("Step time")
     assert verdict.reason.endswith(".")
@@ -143,8 +143,8 @@ def test_other_work_or_hardware_is_not_comparable_and_names_the_keys(smoke, make
     changed = {**facts, list(facts)[1]: "other", "extra": "x"}
     verdict = judge(smoke, make_version("a"), make_version("b", **{kind: changed}))
     assert answer(verdict) == (Outcome.INCONCLUSIVE, ReasonCode.NOT_COMPARABLE)
-    assert f"{list(facts)[1]}: {list(facts.values())[1]} -> other" in verdict.reason
-    assert "extra: absent -> x" in verdict.reason
+    assert f"{list(facts)[1]}: {list(facts.values())[1]} → other" in verdict.reason
+    assert "extra: absent → x" in verdict.reason
     assert not [item for item in verdict.checks if item.role is Role.GATE]
 
 

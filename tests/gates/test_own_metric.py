@@ -19,7 +19,7 @@ def test_a_score_of_ones_own_decides(smoke_with, make_version, logged):
         verdict = judge(policy, baseline, make_version("b", 3, series_={logged: [score]}))
         assert verdict.outcome is outcome
         assert check(verdict, "pass_at_1").evidence.candidate == pytest.approx(score)
-    assert "Pass at 1 0.600 -> 0.500 (-0.1000, limit -0.0500)" in verdict.reason
+    assert "Pass at 1 0.600 → 0.500 (-0.1000, limit -0.0500)" in verdict.reason
     assert parse_policy(policy_to_dict(policy)) == policy
 
 

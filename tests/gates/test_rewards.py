@@ -44,7 +44,7 @@ def test_the_same_rewards_on_another_scale_pass(smoke, side, times):
     found = check(judge(smoke, before, now), "reward_mean")
     assert found.outcome is CheckOutcome.PASS
     assert found.evidence.candidate == pytest.approx(1.0, abs=0.02)
-    assert f"form 1 -> {times:g}" in " ".join(found.notes)
+    assert f"form 1 → {times:g}" in " ".join(found.notes)
 
 
 def test_weights_that_hide_a_loss_do_not_pass(smoke, side):
@@ -59,7 +59,7 @@ def test_a_function_that_was_removed_leaves_the_verdict_open(smoke, side):
     before, now = side("a", EVEN, right=0.6, form=0.4), side("b", EVEN, without=("right",), right=0.6, form=0.6)
     found = check(judge(smoke, before, now), "reward_mean")
     assert found.outcome is CheckOutcome.INCONCLUSIVE
-    assert "right 1 -> 0" in found.reason
+    assert "right 1 → 0" in found.reason
     assert "weight 0" in found.reason
 
 

@@ -123,11 +123,15 @@ class Curves {
   // Which charts left the champion's band, the first to leave first.
   sayGone() {
     const gone = this.figures.map((one) => ({ title: one.caption, ...this.away[one.names[0]] })).filter((one) => Number.isInteger(one.step));
-    gone.sort((one, other) => one.step - other.step || other.far - one.far);
+    gone.sort(byHarm);
     const said = gone.map((one) => `${one.title} at step ${one.step} (${now(one)})`);
     say(said.length ? `Out of the champion's band: ${said.join("; ")}.` : "");
   }
 }
+
+// The first to leave first; before those that are back, or better now.
+const over = (one) => one.now === "better" || one.now === "inside";
+const byHarm = (one, other) => Number(over(one)) - Number(over(other)) || one.step - other.step || other.far - one.far;
 
 // Where a curve that left the band is now: it may have crossed it since.
 const now = (gone) => (gone.now === "inside" ? "inside again" : gone.now === "not a number" ? gone.now : `now ${gone.now}`);
@@ -190,7 +194,7 @@ class Figure {
     this.caption = caption.firstChild.textContent.trim();  // without unit and target
     this.chart = null;
     this.shape = "";
-    walkable(this.plot, () => this.chart);
+    walkable(this.plot, () => this.chart, (x) => this.curves.stepped?.(x));
   }
 
   // Which series there are decides how the chart is made; their values alone change while it stays.
@@ -212,7 +216,7 @@ class Figure {
     const champion = own && band && band[own] ? upTo(band[own], last) : null;
     const spread = own && this.figure.dataset.spread !== undefined ? around[own] : null;
     const tables = [], series = [{ label: "step", value: (u, step) => String(step ?? this.last) }], bands = [];
-    if (champion && champion.steps.length) this.edges(champion, "--champion", tables, series, bands, 1);
+    if (champion && champion.steps.length) this.edges(champion, "--champion", tables, series, bands, 1, "champion");
     if (spread && spread.steps.length) this.edges(spread, "--around", tables, series, bands);
     this.now = Object.fromEntries(drawn.map((name) => [name, latest(lines[name])]));  // until the cursor asks
     drawn.forEach((name, at) => {
@@ -252,12 +256,13 @@ class Figure {
     this.chart = new uPlot(options, data, this.plot);
   }
 
-  // An area from low to high; with a stroke, so that one run alone is a line.
-  edges(found, fill, tables, series, bands, width = 0) {
+  // An area from low to high; with a stroke, so that one run alone is a line. `said`: what the legend calls it.
+  edges(found, fill, tables, series, bands, width = 0, said = "") {
     tables.push([found.steps, found.high.map(this.visible, this), found.low.map(this.visible, this)]);
     bands.push({ series: [series.length, series.length + 1], fill: colour(fill) });
     for (const label of ["high", "low"]) {
-      series.push({ label, class: "edge", width, stroke: colour(fill), points: { show: false }, spanGaps: true });
+      const shown = said && label === "high" ? { label: said, value: range } : { label, class: "edge" };
+      series.push({ ...shown, width, stroke: colour(fill), points: { show: false }, spanGaps: true });
     }
   }
 
@@ -268,10 +273,10 @@ class Figure {
   options(series, bands, log) {
     const axis = { stroke: colour("--soft"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { stroke: colour("--grid"), width: 1 }, font: "12px system-ui, sans-serif" };
     return {
-      width: this.plot.clientWidth || 360, height: 190, series, bands, padding: [14, 8, 0, 0],
+      width: this.plot.clientWidth || 360, height: 190, series, bands, padding: [14, 22, 0, 0],
       scales: { x: { time: false }, y: log ? { distr: 3, range: (u, low, high) => [low / 1.5, high * 1.5] } : { range: roomy } },
       axes: [{ ...axis, size: 32 }, { ...axis, size: 56, values: (u, ticks) => ticks.map((one) => (one == null ? "" : short(one))) }],
-      cursor: { sync: { key: "steps" }, drag: { x: true, y: false } },
+      cursor: { y: false, sync: { key: "steps" }, drag: { x: true, y: false } },
       legend: { live: true },
       hooks: {
         draw: [(u) => this.mark(u)],
@@ -317,6 +322,14 @@ class Figure {
 // Where a line ends, and its last value: also where that is no number.
 const end = (line) => Math.max(line.steps.at(-1), line.broken?.at(-1) ?? 0);
 const latest = (line) => (end(line) > line.steps.at(-1) ? NaN : line.values.at(-1));
+
+// The range at the cursor, or at the end: that of the last step before it that has one.
+function range(u, high, at, index) {
+  let i = index ?? u.data[0].length - 1;
+  while (i > 0 && u.data[at][i] == null) i -= 1;
+  const [low, most] = [u.data[at + 1][i], u.data[at][i]];
+  return most == null ? "–" : low === most ? short(most) : `${short(low)} to ${short(most)}`;
+}
 
 // The tables on one axis, which also holds the places of marks where no line has a point.
 function joined(tables, marks) {
@@ -368,7 +381,7 @@ function short(value) {
 }
 
 // Arrow keys move the cursor of a chart that has the focus; Home and End go to its ends.
-function walkable(plot, chart) {
+function walkable(plot, chart, then = () => {}) {
   plot.addEventListener("keydown", (event) => {
     const u = chart();
     const moves = { ArrowLeft: -1, ArrowRight: 1, PageUp: -20, PageDown: 20, Home: -Infinity, End: Infinity };
@@ -378,6 +391,7 @@ function walkable(plot, chart) {
     const from = u.cursor.idx ?? (moves[event.key] > 0 ? -1 : count);
     const at = Math.max(0, Math.min(count - 1, from + moves[event.key]));
     u.setCursor({ left: u.valToPos(u.data[0][at], "x"), top: 10 });
+    then(u.data[0][at]);
   });
 }
 
@@ -411,7 +425,8 @@ class Trends {
     const at = this.found.verdicts[figure.chart?.cursor.idx];
     if (!at) return;
     const point = trend.points.find((one) => one[0] === at.row);
-    figure.note.textContent = `version ${at.version}, ${at.word}: ${point ? `${short(point[2])} ${trend.unit} (${point[3]})` : "no number"}`;
+    const limit = point?.[4] == null ? "" : `, limit ${short(point[4])}`;
+    figure.note.textContent = `version ${at.version}, ${at.word}${at.changed ? `, ${at.changed}` : ""}: ${point ? `${short(point[2])} ${trend.unit} (${point[3]}${limit})` : "no number"}`;
   }
 
   draw() {
@@ -424,23 +439,43 @@ class Trends {
       const points = new Map(trend.points.map((one) => [one[0], one]));
       const values = verdicts.map((one) => points.get(one.row)?.[2] ?? null);
       const only = (wanted) => values.map((value, at) => (wanted.includes(versions[at]) ? value : null));
-      const without = order.filter((at) => values[at] === null);
+      const limits = verdicts.map((one) => points.get(one.row)?.[4] ?? null);
+      const without = order.filter((at) => values[at] === null && verdicts[at].word !== "bootstrap");
+      const size = order.length > 60 ? 5 : 8;
+      const said = (word) => values.map((value, at) => (verdicts[at].word === word ? value : null));
+      const dots = (label, ink, fill = "--paper") => ({ label, stroke: colour(ink), width: 0, points: { show: true, size, fill: colour(fill) } });
       const axis = { stroke: colour("--soft"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
       figure.chart = new uPlot({
-        width: figure.plot.clientWidth || 360, height: 180, padding: [12, 12, 0, 0],
+        width: figure.plot.clientWidth || 360, height: 180, padding: [12, 22, 0, 0],
         scales: { x: { time: false, range: [-0.5, Math.max(0.5, order.length - 0.5)] }, y: { range: roomy } },
         axes: [{ ...axis, size: 32, splits: () => order, values: (u, ticks) => ticks.map((at) => (order.length < 15 || at % Math.ceil(order.length / 12) === 0 ? `v${versions[at]}` : "")) },
           { ...axis, size: 56, values: (u, ticks) => ticks.map((one) => short(one)) }],
         legend: { show: false }, cursor: { drag: { x: false, y: false } },
         hooks: { draw: [(u) => crosses(u, without)], setCursor: [() => this.say(figure, trend)] },
         series: [{ label: "version" },
-          { label: figure.name, stroke: colour("--curve"), width: 1, spanGaps: true, points: { show: true, size: 8, fill: colour("--paper") } },
-          { label: "became champion", stroke: colour("--curve"), width: 0, points: { show: true, size: 8, fill: colour("--curve") } },
-          { label: "made champion by hand", stroke: colour("--hand"), width: 0, points: { show: true, size: 8, fill: colour("--hand") } }],
-      }, [order, values, only(champions), only(byHand)], figure.plot);
+          { label: figure.name, stroke: colour("--soft"), width: 1, spanGaps: true, points: { show: false } },
+          { label: "limit", stroke: colour("--bad"), width: 1, dash: [4, 3], points: { show: order.length === 1 } },
+          dots("PASS", "--good"), dots("BLOCK", "--bad"), dots("INCONCLUSIVE", "--open"), dots("bootstrap", "--new"),
+          dots("became champion", "--good", "--good"), dots("made champion by hand", "--hand", "--hand")],
+      }, [order, values, limits, said("PASS"), said("BLOCK"), said("INCONCLUSIVE"), said("bootstrap"), only(champions), only(byHand)], figure.plot);
     }
   }
 }
+
+// ---- commands ---------------------------------------------------------------------------------------------------
+
+// A page that did not come over https may not write to the clipboard: the command is selected there.
+addEventListener("click", async ({ target }) => {
+  if (!target.matches?.("[data-copy]")) return;
+  const code = target.previousElementSibling;
+  try {
+    await navigator.clipboard.writeText(code.textContent);
+    target.textContent = "Copied";
+  } catch (error) {
+    getSelection().selectAllChildren(code);
+    target.textContent = "Selected";
+  }
+});
 
 // ---- begin ------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ class Runs extends Curves {
     super(place);
     this.runs = [];
     this.bands = {};
+    this.charts = place.querySelector(".charts");
     this.clocks = null;  // until another axis than steps asks for them
     this.detail = null;  // of the stretch that is zoomed to, where the whole is thinned out
     this.asked = new Set(seen("series"));
@@ -24,6 +25,7 @@ class Runs extends Curves {
     for (const name of this.asked) await this.add(name);
     await this.fetchDetail();
     this.search();
+    this.goTo(state().get("step"));
   }
 
   line(run, name) {
@@ -110,13 +112,13 @@ class Runs extends Curves {
     const order = [...this.figures].sort((one, other) => (other.far() - one.far()) || 0);
     if (this.place.contains(document.activeElement) || order.every((one, at) => one === this.figures[at])) return;
     this.figures = order;
-    this.place.append(...order.map((one) => one.figure));
+    this.charts.append(...order.filter((one) => !one.large).map((one) => one.figure));
   }
 
   // Which run left first, and in what; the charts say the rest.
   sayFirst() {
-    const gone = this.figures.filter((one) => !one.given).flatMap((one) => this.runs.map((run) => ({ title: one.title, run, ...run.away[one.names[0]] }))).filter((one) => Number.isInteger(one.step));
-    gone.sort((one, other) => one.step - other.step || other.far - one.far);
+    const gone = this.figures.filter((one) => !one.given).flatMap((one) => this.runs.map((run) => ({ title: one.title, large: one.large, run, ...run.away[one.names[0]] }))).filter((one) => Number.isInteger(one.step));
+    gone.sort((one, other) => Number(other.large) - Number(one.large) || byHarm(one, other));
     const said = gone.slice(0, 3).map((one) => `${one.run.name} at step ${one.step} (${one.title}, ${now(one)})`);
     const text = said.length ? `First out of the band: ${said.join("; ")}${gone.length > 3 ? `; ${gone.length - 3} more in the charts` : ""}.` : "";
     say(text);
@@ -149,7 +151,7 @@ class Runs extends Curves {
     link.append("CSV", what);
     get.append(link);
     figure.append(title, plot, note, get);
-    this.place.prepend(figure);
+    this.charts.prepend(figure);
     const made = new RunsFigure(figure, this);
     made.own = name;
     this.figures.unshift(made);
@@ -157,6 +159,16 @@ class Runs extends Curves {
     made.draw();
     remember("series", [...this.asked].join(","));
     pressed();
+  }
+
+  // To the step that the address names; all charts follow one another.
+  stepped(x) {
+    remember("step", String(x));
+  }
+
+  goTo(x) {
+    const u = this.figures.find((one) => one.chart)?.chart;
+    if (u && x) u.setCursor({ left: u.valToPos(Number(x), "x"), top: 10 });
   }
 
   search() {
@@ -190,6 +202,7 @@ class RunsFigure extends Figure {
     super(figure, curves);
     this.sought = true;
     this.usual = this.log;
+    this.large = figure.classList.contains("large");
     this.decides = figure.dataset.decides !== undefined;
     this.given = figure.dataset.given !== undefined;  // a setting: no surprise, and no reason
     this.title = this.plot.getAttribute("aria-label");
@@ -203,21 +216,21 @@ class RunsFigure extends Figure {
   }
 
   far() {
-    if (this.own || this.decides) return Infinity;  // asked for by name, or by the verdict
+    if (this.large || this.own || this.decides) return Infinity;  // asked for by name, or by the verdict
     return (this.given ? -1e9 : 0) + Math.max(0, ...this.curves.runs.map((run) => run.away[this.names[0]]?.far || 0));
   }
 
   draw() {
     const { runs } = this.curves;
     const drawn = runs.flatMap((run, number) => this.names.map((name, at) => ({ run, number, name, at, line: this.curves.line(run, name) }))).filter((one) => one.line);
-    this.figure.hidden = !drawn.length || this.sought === false;
+    this.figure.hidden = !drawn.length || (this.sought === false && !this.large);
     if (this.figure.hidden) return;
     for (const one of drawn) one.x = along(this.curves.clockOf(one.run), one.line.steps);
     const unplaced = drawn.filter((one) => !one.x).map((one) => `${one.run.name}: no ${view.across} recorded.`);
     this.note.textContent = [...drawn.filter((one) => one.line.said).map((one) => `${one.run.name}: ${one.line.said}`), ...unplaced].join(" ");
     const gone = runs.filter((run) => run.away[this.names[0]] && run.away[this.names[0]].step !== null);
     this.left.textContent = gone.length ? `Left the band: ${gone.map((run) => `${run.name} at step ${run.away[this.names[0]].step}, ${now(run.away[this.names[0]])}`).join("; ")}` : "";
-    this.figure.classList.toggle("away", gone.length > 0);
+    this.figure.classList.toggle("away", gone.some((run) => run.away[this.names[0]].now !== "better"));
     const lines = drawn.filter((one) => one.x && one.x.length);
     this.plot.hidden = !lines.length;
     if (!lines.length) return;
@@ -228,7 +241,7 @@ class RunsFigure extends Figure {
     this.logged.hidden = !log;
     const tables = [], series = [{ label: view.across || "step", value: (u, x) => spelled(x ?? last) }], areas = [];
     const band = this.band(last);
-    if (band && band.steps.length) this.edges(band, "--champion", tables, series, areas, 1.5);
+    if (band && band.steps.length) this.edges(band, "--champion", tables, series, areas, 1.5, "champion");
     for (const one of lines) this.line(one, tables, series, areas, lines.some((other) => other.name !== one.name));
     const place = (run, steps) => along(this.curves.clockOf(run), steps) || [];
     const warnings = runs.flatMap((run) => run.warnings.flatMap((one) => place(run, [one.step]).map((x) => ({ ...one, step: x, at: one.step }))));
@@ -257,6 +270,30 @@ class RunsFigure extends Figure {
     });
   }
 
+  // Of the curve that decided, where the first run left the band.
+  mark(u) {
+    super.mark(u);
+    const gone = this.curves.runs.map((run) => ({ run, step: run.away[this.names[0]]?.step })).filter((one) => Number.isInteger(one.step));
+    if (!this.large || !gone.length) return;
+    const { run, step } = gone.reduce((one, other) => (other.step < one.step ? other : one));
+    const [at] = along(this.curves.clockOf(run), [step]) || [];
+    const { ctx, bbox } = u, ratio = devicePixelRatio, x = Math.round(u.valToPos(at ?? NaN, "x", true));
+    if (!(x >= bbox.left && x <= bbox.left + bbox.width)) return;
+    ctx.save();
+    ctx.setLineDash([]);
+    ctx.strokeStyle = ctx.fillStyle = colour("--open");
+    ctx.lineWidth = 2 * ratio;
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top);
+    ctx.lineTo(x, bbox.top + bbox.height);
+    ctx.stroke();
+    ctx.font = `${12 * ratio}px system-ui, sans-serif`;
+    const right = x > bbox.left + bbox.width / 2;
+    ctx.textAlign = right ? "right" : "left";
+    ctx.fillText(`${run.name} leaves, step ${step}`, x + (right ? -6 : 6) * ratio, bbox.top + 14 * ratio);
+    ctx.restore();
+  }
+
   // The reference's band on the same axis, no farther than the runs are.
   band(last) {
     const found = this.curves.detail?.bands[this.names[0]] || this.curves.bands[this.names[0]];
@@ -277,11 +314,17 @@ class RunsFigure extends Figure {
   options(series, bands, log) {
     const options = super.options(series, bands, log);
     options.across = view.across;
+    if (this.large) options.height = 320;
     if (view.across) options.axes[0].values = (u, ticks) => ticks.map(spelled);
     // Dragging in one zooms all, and the address remembers it.
     const exact = (x) => (view.across ? Number(x.toPrecision(6)) : Math.round(x));
     options.hooks.setSelect = [(u) => {
       if (u.select.width > 0) zoomTo([exact(u.posToVal(u.select.left, "x")), exact(u.posToVal(u.select.left + u.select.width, "x"))], u);
+    }];
+    options.hooks.init = [(u) => {
+      let from = 0;
+      u.over.addEventListener("mousedown", (event) => { from = event.clientX; });
+      u.over.addEventListener("click", (event) => { if (Math.abs(event.clientX - from) < 3 && u.cursor.idx != null) this.curves.stepped(u.data[0][u.cursor.idx]); });
     }];
     options.hooks.ready = [(u) => u.over.addEventListener("dblclick", () => zoomTo(null, u))];
     return options;

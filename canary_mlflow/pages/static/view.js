@@ -30,11 +30,26 @@ function readView() {
 readView();
 addEventListener("hashchange", () => { if (location.hash.includes("=")) location.reload(); });  // pasted over this one
 
+// What is unfolded stands in the address too; the name of a part there opens it.
+const folds = [...document.querySelectorAll("details.fold")], foldOf = (id) => folds.find((one) => one.querySelector("h2").id === id);
+const usual = new Set(folds.filter((one) => one.open));
+
+for (const id of [...seen("open"), location.hash.slice(1)]) if (foldOf(id)) foldOf(id).open = true;
+for (const fold of folds) {
+  fold.addEventListener("toggle", () => {
+    remember("open", folds.filter((one) => one.open && !usual.has(one)).map((one) => one.querySelector("h2").id).join(","));
+    if (!fold.open) return;
+    redraw();  // a chart that was folded had no width
+    dispatchEvent(new Event("resize"));
+  });
+}
+
 // To a part of the page, without losing what the address keeps.
 for (const link of document.querySelectorAll(".jump a")) {
   link.addEventListener("click", (event) => {
     const part = document.getElementById(link.hash.slice(1));
     event.preventDefault();
+    if (foldOf(part.id)) foldOf(part.id).open = true;
     part.tabIndex = -1;
     part.focus();
     part.scrollIntoView();

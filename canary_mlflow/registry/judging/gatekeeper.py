@@ -24,6 +24,7 @@ from canary_mlflow.registry.policies.in_force import USED, overruled
 from canary_mlflow.registry.sessions.evidence import refuse_changed_since
 from canary_mlflow.registry.sessions.rows import Word, write
 from canary_mlflow.registry.versions import ANCHOR, CHAMPION
+from canary_mlflow.reports import naming
 from canary_mlflow.reports.decision import Decision, Question, decision_from_dict, holds_to_list
 from canary_mlflow.reports.links import version_page
 from canary_mlflow.tracking.stores.places import without_password
@@ -170,6 +171,7 @@ def order_of(judged: Judged, actor: str) -> Order:
             "policy_digest": digest(plain["policy"]),
             **({USED: judged.used.to_dict()} if judged.used else {}),
             "session": decision.session_id,
+            **({"changed": changed} if (changed := naming.name(verdict)) else {}),
             **({LOOK: str(judged.look)} if judged.look else {}),
             "software": dict(software()),
             **({"held_back": holds_to_list(decision.holds)} if decision.holds else {}),

@@ -10,9 +10,10 @@ from mlflow.entities import Metric
 
 from canary_mlflow import tags
 from canary_mlflow.gates.model.records import SUMMARIES
+from canary_mlflow.gates.model.verdict import Outcome
 from canary_mlflow.gates.parser import parse_policy
 from canary_mlflow.registry.actors import REASON_LIMIT
-from canary_mlflow.reports import markdown
+from canary_mlflow.reports import markdown, naming
 from canary_mlflow.reports.decision import Decision, HeldBy
 from canary_mlflow.reports.study import verdict_json
 from canary_mlflow.tracking.reading.histories import read_runs
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 DESCRIPTION_LIMIT = 5000  # characters; the column of a version's description, and fewer than the 8000 of a run's tag
 SEPARATOR = " · "
 SUMMARY = "session/"
+WORDS = (*(word.value for word in Outcome), "bootstrap")  # with which a name begins that has a verdict
 
 
 def verdict_tags(decision: Decision) -> dict[str, str]:
@@ -34,6 +36,7 @@ def verdict_tags(decision: Decision) -> dict[str, str]:
         **({tags.NOT_PROMOTABLE: load.reason} if load else {}),
         tags.VERDICT: decision.word,
         tags.VERDICT_REASON: verdict.reason[:REASON_LIMIT],
+        **({tags.CHANGED: changed} if (changed := naming.name(verdict)) else {}),
         tags.BASELINE_VERSION: decision.champion_before or "none",
         tags.POLICY: str(verdict.policy.get("name", "")),
     }
@@ -64,6 +67,7 @@ def tag_session(client: MlflowClient, decision: Decision, report: str) -> None:
         tags.MODEL_NAME: decision.model,
         tags.VERDICT: decision.word,
         tags.VERDICT_REASON: decision.verdict.reason[:REASON_LIMIT],
+        **({tags.CHANGED: changed} if (changed := naming.name(decision.verdict)) else {}),
     }
     if decision.version is not None:
         found[tags.VERSION] = decision.version
@@ -75,9 +79,17 @@ def tag_session(client: MlflowClient, decision: Decision, report: str) -> None:
 
 
 def named(before: str, decision: Decision) -> str:
-    """`dpo tiny-neox smoke · v2 PASS`: the session's name with the version and the last verdict on it."""
-    version = f"v{decision.version} " if decision.version is not None else ""
-    return f"{before.partition(SEPARATOR)[0]}{SEPARATOR}{version}{decision.word}"
+    """`BLOCK v2: lr 0.002 → 0.02 · dpo tiny-neox smoke`: the last verdict, the version and what was changed before the
+    session's own name, so that a narrow column shows them."""
+    version = f" v{decision.version}" if decision.version is not None else ""
+    changed = naming.name(decision.verdict)
+    return f"{decision.word}{version}{f': {changed}' if changed else ''}{SEPARATOR}{own_name(before)}"
+
+
+def own_name(name: str) -> str:
+    """A session's own name, without the verdict, which stood behind it in earlier versions."""
+    first, *_, last = [*name.split(SEPARATOR), name.rpartition(SEPARATOR)[2]]
+    return last if first.partition(" ")[0].rstrip(":") in WORDS else first
 
 
 def summarise(client: MlflowClient, decision: Decision) -> None:

@@ -17,6 +17,7 @@ from canary_mlflow.tracking.describing import gpus
 UNKNOWN = "unknown"
 COMMITS = 50  # last commits that a run records
 SHORT = 12  # characters of each
+TITLE = 72  # characters of the newest one's title
 
 # Packages whose version may change numbers or speed.
 PACKAGES = (
@@ -88,7 +89,8 @@ def git(folder: Path) -> dict[str, str]:
     """Commit and dirtiness of the checkout that holds `folder`; unknown without a checkout or without git.
 
     If it is dirty, `git_diff` has the digest of its changes, by which the same code can be recognised. `git_log` has
-    the last commits, newest first, by which a report counts the commits between two runs.
+    the last commits, newest first, by which a report counts the commits between two runs; `git_title` what the newest
+    says of itself.
     """
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
@@ -98,8 +100,10 @@ def git(folder: Path) -> dict[str, str]:
     found = {"git_commit": commit, "git_dirty": UNKNOWN if changes is None else str(bool(changes)).lower()}
     if changes and (diff := _git(folder, "diff", "HEAD")) is not None:
         found["git_diff"] = hashlib.sha256(diff.encode(errors="surrogateescape")).hexdigest()[:16]
-    if log := _git(folder, "log", "--first-parent", f"--max-count={COMMITS}", "--format=%H"):
-        found["git_log"] = " ".join(line[:SHORT] for line in log.split())
+    if log := _git(folder, "log", "--first-parent", f"--max-count={COMMITS}", "--format=%H %s"):
+        lines = log.splitlines()
+        found["git_log"] = " ".join(line[:SHORT] for line in lines)
+        found["git_title"] = lines[0].partition(" ")[2][:TITLE]
     return found
 
 
