@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from canary_mlflow.loading import quietly_4_bit
 
 if TYPE_CHECKING:
-    from canary_mlflow.api import compare, gate, judge, register, replay
+    from canary_mlflow.api import add_evals, compare, gate, judge, register, replay
     from canary_mlflow.errors import CanaryError
     from canary_mlflow.frames import frame
     from canary_mlflow.registry.sessions.own import session
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from canary_mlflow.tracking.loops.lightning import LightningCallback
     from canary_mlflow.tracking.loops.run import LoopRun
 
-__all__ = ["AccelerateTracker", "CanaryCallback", "CanaryError", "LightningCallback", "LoopRun", "compare", "frame",
-           "gate", "judge", "register", "replay", "session"]  # fmt: skip
+__all__ = ["AccelerateTracker", "CanaryCallback", "CanaryError", "LightningCallback", "LoopRun", "add_evals",
+           "compare", "frame", "gate", "judge", "register", "replay", "session"]  # fmt: skip
 
 HOMES = {
     "CanaryCallback": "canary_mlflow.tracking.callback",
@@ -30,6 +30,7 @@ HOMES = {
     "AccelerateTracker": "canary_mlflow.tracking.loops.accelerate",
     "LightningCallback": "canary_mlflow.tracking.loops.lightning",
     "LoopRun": "canary_mlflow.tracking.loops.run",
+    "add_evals": "canary_mlflow.api",
     "compare": "canary_mlflow.api",
     "frame": "canary_mlflow.frames",
     "gate": "canary_mlflow.api",

@@ -134,23 +134,54 @@ def replay(file: str | Path, *, policy: Rules = "default", algo: str = "") -> Re
 
 @plainly
 def register(
-    session: str, model: str | None = None, *, weights: str | Path | None = None, tracking_uri: str | None = None
+    session: str,
+    model: str | None = None,
+    *,
+    weights: str | Path | None = None,
+    evals: Sequence[str | Path] = (),
+    tracking_uri: str | None = None,
 ) -> str:
     """Register a new version of `model` with the session as its evidence, as `canary register` does, and return its
     number; judges nothing.
 
     `model`: by default the one that the session was started for. `weights`: the folder that `trainer.save_model()`
-    wrote; without it the version is evidence only. Raises NoSuchRun, StoreError, and UsageError for a session that is
-    open, empty or already a version's evidence, and for a folder without weights.
+    wrote; without it the version is evidence only. `evals`: results of benchmarks, as for `add_evals`. Raises
+    NoSuchRun, StoreError, and UsageError for a session that is open, empty or already a version's evidence, for a
+    folder without weights, and as `add_evals` does.
     """
     from canary_mlflow.registry.sessions.registering import flaws_of, register_session
     from canary_mlflow.tracking.stores.store import existing_store
 
     client, folder = existing_store(tracking_uri), None if weights is None else Path(weights)
-    name, version = register_session(client, session, model, folder)
+    name, version = register_session(client, session, model, folder, [Path(path) for path in evals])
     if flaws := flaws_of(client, session):
         log.warning("canary: %s version %s: %s", name, version, flaws)
     return version
+
+
+@plainly
+def add_evals(
+    version: str,
+    *paths: str | Path,
+    group: str | None = None,
+    weights: str | Path | None = None,
+    tracking_uri: str | None = None,
+) -> str:
+    """Add what a harness wrote about a version ("MODEL/VERSION"), as `canary evals add` does, and return the MLflow run
+    that holds it; judges nothing.
+
+    `paths`: files or folders of lm-eval, Inspect, NeMo Evaluator, JSONL or CSV. `group`: where a record names what
+    items share. `weights`: the folder that was evaluated. Raises UsageError for what cannot be read, for files that
+    another evaluation of the model has, and for other weights than were sealed; NoSuchVersion, Refused, StoreError.
+    """
+    from canary_mlflow.registry.backends import registry_of
+    from canary_mlflow.registry.evaluations import add, read_paths, version_named
+    from canary_mlflow.tracking.stores.store import existing_store
+
+    client = existing_store(tracking_uri)
+    found = version_named(client, version)
+    results = read_paths([Path(path) for path in paths], group, registry_of(client), str(found.name))
+    return add(client, found, results, None if weights is None else Path(weights))
 
 
 def rules_for(policy: Rules | None, tier: str, subject: str) -> Policy:

@@ -3,7 +3,7 @@
 OURS = "canary."  # all of ours; on models and versions only the guard writes such tags
 
 # Of every run, session or sweep.
-ROLE = "canary.role"  # who starts it: run, session, sweep, baseline, profile, revisions → all that look for runs
+ROLE = "canary.role"  # who starts it: run, session, sweep, baseline, profile, revisions, evals → all that look for runs
 LEASE = "canary.lease"  # the process that holds it open → the next session, which closes what dead processes left
 HEARTBEAT = "canary.heartbeat"  # the same, every two minutes: seconds since the epoch → the next session
 
@@ -95,6 +95,8 @@ SESSION_ID = "canary.session_id"  # who registers it: the session that is its ev
 SEAL = "canary.seal"  # guard: the digest of all its files → guard
 WEIGHTS = "canary.weights"  # guard: files or none → judge, guard
 WEIGHTS_CHECKED = "canary.weights_checked"  # guard: how its weights were loaded and compared → judge
+EVALS = "canary.evals"  # `canary evals add`: the runs of its evaluations → judge without a ledger, people
+EVALUATES = "canary.evaluates"  # of such a run: model/version → who signs it, people
 FACTS_ACCEPTED = "canary.facts_accepted"  # `canary accept`: why; also with _by and _at → audit
 PRUNED = "canary.pruned"  # `canary prune`: when its files were given up → whatever would promote it
 PRUNED_BY = "canary.pruned_by"  # `canary prune` → the same

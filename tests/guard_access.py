@@ -20,6 +20,12 @@ ROUTES: dict[str, tuple[str, str, dict[str, Any] | None]] = {
     "GET policies": ("GET", "policies", None),
     "POST policies": ("POST", "policies", {"pattern": "nobody", "policy": "./lax.yaml", "reason": "a test"}),
     "POST seals": ("POST", "seals", {"model": "m", "version": "99"}),
+    "POST evals": ("POST", "evals", {"model": "m", "version": "99", "run": "0" * 32}),
+    "POST withdrawals": (
+        "POST",
+        "withdrawals",
+        {"model": "m", "version": "99", "row_or_run": "9", "reason": "a test"},
+    ),
     "POST sessions": ("POST", "sessions", {"model": "m", "session": "0" * 32, "word": "ended"}),
     "POST sessions, a run ordered": (
         "POST",

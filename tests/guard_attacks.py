@@ -13,6 +13,7 @@ import numpy as np
 import yaml
 from guard_attack import DETECTED, EVERYWHERE, NOTHING, OPEN, REFUSED, SERVERS, Attack
 from guard_doors import Refused, asked, command, request
+from guard_evals import evals_attacks
 from guard_scene import ASIDE, BARE, BLOCKED, CHAMPION, Scene
 from guard_sql import sql_attacks
 from mlflow.entities import Metric
@@ -615,5 +616,6 @@ ATTACKS = (
     *through("Python client", lambda scene: scene.python),
     *through("stock store, same database", lambda scene: scene.stock, stock=True),
     *other_attacks(),
+    *evals_attacks(),
     *sql_attacks(),
 )  # fmt: skip

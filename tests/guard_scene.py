@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from guard_doors import Http, Python, Refused, Sql, request
 from guard_modes import Mode, stock_client
 from tiny_weights import CUT_OFF, NAN, safetensors
 
+from canary_mlflow.api import add_evals
 from canary_mlflow.errors import CanaryError
 from canary_mlflow.ledger import triggers
 from canary_mlflow.ledger.chain import damages
@@ -28,6 +30,7 @@ from canary_mlflow.registry.policies.asked import policy_for, set_policy
 from canary_mlflow.registry.sessions.registering import register_version
 
 CHAMPION, BLOCKED, BARE, ASIDE = "1", "2", "3", "4"  # versions of `m`; ASIDE has a PASS that has moved nothing yet
+EXAMINED = "examined"  # a model whose policy judges a benchmark
 # Models of which one version is sealed, with what its weights are.
 SEALED = {"swapped": safetensors(), "with-nan": NAN, "cut-off": CUT_OFF}
 # In the order in which rows may be removed; the ledger stands for itself.
@@ -119,11 +122,24 @@ def stage(mode: Mode, recorder: Any) -> Scene:
     gone = replace(recorded, model="gone", seed=80)
     gate(client, "gone", gone.version(nan_at=20), policy)
     client.delete_registered_model("gone")
+    examine(mode, replace(recorded, model=EXAMINED, seed=85), owner)
     tried = try_often(replace(recorded, model="tried", seed=90), policy)
     heads = [Head(seq=row.seq, digest=row.digest) for row in mode.guard().rows(everywhere=True)]
     at_front = replace(recorded, uri=mode.front)  # as an attack has it
     return Scene(mode=mode, recorded=at_front, runs=soft.children(session), good_session=good,
                  good_run=recorded.children(good)[0], tried=tried, heads=heads)  # fmt: skip
+
+
+def examine(mode: Mode, recorded: Any, owner: Any) -> None:
+    """A champion with results of a benchmark, which the policy judges: 80 of 400 items are wrong."""
+    policy = {**content_of("smoke"), "name": "examined", "evals": {"evaluation": {"margin": 0.05}}}
+    set_policy(owner, EXAMINED, policy, "for the attacks", "ann")
+    version = recorded.version()
+    gate(recorded.client, EXAMINED, version, load_policy(policy))
+    path = mode.folder / "champion.jsonl"
+    answers = ({"id": at, "score": float(at >= 80), "input": str(at), "output": f"champion {at}"} for at in range(400))
+    path.write_text("".join(json.dumps(row) + "\n" for row in answers))
+    add_evals(f"{EXAMINED}/{version}", path, tracking_uri=mode.front)
 
 
 TRIED = ("deleted", "moved", "overwritten")

@@ -162,8 +162,13 @@ def add(session_id: str, model: str | None, tracking_uri: str | None) -> None:
 @click.argument("session_id", metavar="SESSION")
 @click.argument("model", required=False)
 @weights_option
+@click.option(
+    "--evals", multiple=True, type=click.Path(path_type=Path), metavar="PATH", help="As PATH of canary evals add."
+)
 @store_option
-def register(session_id: str, model: str | None, weights: Path | None, tracking_uri: str | None) -> None:
+def register(
+    session_id: str, model: str | None, weights: Path | None, evals: tuple[Path, ...], tracking_uri: str | None
+) -> None:
     """Make a version of MODEL with SESSION as its evidence. `canary gate` judges it.
 
     MODEL is the one that the session was started for, unless given here.
@@ -171,7 +176,7 @@ def register(session_id: str, model: str | None, weights: Path | None, tracking_
     from canary_mlflow.registry.sessions.registering import flaws_of, register_session
 
     client = open_store(tracking_uri)
-    name, version = register_session(client, session_id, model, weights)
+    name, version = register_session(client, session_id, model, weights, evals)
     kept = "" if weights else " (evidence only, without weights)"
     flaws = flaws_of(client, session_id)
     say(f"{name} version {version}{kept}; {f'{flaws}; ' if flaws else ''}canary gate {shlex.quote(name)} {version}")

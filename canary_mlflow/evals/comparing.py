@@ -2,71 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.evals.drafts import GroupOf
-from canary_mlflow.evals.reading import Results, read_results
+from canary_mlflow.evals.reading import Results
 from canary_mlflow.gates import Policy
-from canary_mlflow.gates.evals.pairing import pair
+from canary_mlflow.gates.evals.pairing import flips
 from canary_mlflow.gates.judge import judge_evals
-from canary_mlflow.gates.model.items import Table
+from canary_mlflow.gates.model.items import Evaluated, Flip, Table
+from canary_mlflow.gates.model.verdict import CheckOutcome, Verdict
 from canary_mlflow.gates.model.wording import listed
 from canary_mlflow.policies import load_policy
 from canary_mlflow.reports.decision import Decision, Question
 
 ALONE, TOGETHER, GUARDED = 0.02, 0.01, 3.0
 """The limits without a policy: of a single benchmark, of the mean of several, and of each in multiples of that."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Flip:
-    """An item that the candidate does worse on. `was`, `now`: the scores; `before`, `after`: the answers."""
-
-    item: str
-    was: float
-    now: float
-    asked: str
-    before: str
-    after: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvalComparison:
-    """The decision, and for each benchmark the items that broke, the worst first."""
-
-    decision: Decision
-    flips: Mapping[str, tuple[Flip, ...]]
+FEW, MANY = 5, 50
+"""Broken items of one benchmark that are shown, and with --full."""
 
 
 def compare_results(
-    baseline: Path, candidate: Path, rules: Any = None, *, margin: float | None = None, group: str | None = None
-) -> EvalComparison:
-    """Compare two files or folders. `rules`: a policy with a section `evals`; without one, `margin` is the limit.
-    Raises UsageError, one line, for what cannot be read, and for the same file or run on both sides."""
+    left: Results, right: Results, labels: Sequence[str], policy: Policy | None, margin: float | None, most: int = FEW
+) -> Decision:
+    """Compare two sides by a policy with a section `evals`; without one, `margin` is the limit. Raises UsageError for
+    the same file or run on both sides."""
+    refuse_same(left, right, labels[1])
+    policy = policy or usual_policy(left, margin)
+    verdict = judge_evals(policy, left.tables, right.tables)
+    return Decision(
+        verdict=replace(verdict, notes=(*verdict.notes, *_notes(policy, left, right))),
+        model="",
+        question=Question.FILES,
+        baseline_label=labels[0],
+        candidate_label=labels[1],
+        broken=broken_in(verdict, left.tables, right.tables, most),
+    )
+
+
+def policy_with_evals(rules: Any) -> Policy | None:
+    """A policy that has the section; None if none is asked for. Raises UsageError."""
     policy = None if rules is None else load_policy(rules)
     if policy is not None and policy.evals is None:
         raise UsageError(f"policy '{policy.name}': no section evals; expected a limit for each benchmark; write one")
-    groups = groups_of(policy, group)
-    left, right = read_results(baseline, groups), read_results(candidate, groups)
-    refuse_same(left, right, str(candidate))
-    policy = policy or usual_policy(left, margin)
-    verdict = judge_evals(policy, left.tables, right.tables)
-    notes = (*verdict.notes, *_notes(policy, left, right))
-    decision = Decision(
-        verdict=replace(verdict, notes=notes),
-        model="",
-        question=Question.FILES,
-        baseline_label=str(baseline),
-        candidate_label=str(candidate),
-    )
-    both = sorted(left.tables.keys() & right.tables.keys())
-    return EvalComparison(
-        decision=decision, flips={name: flips(left.tables[name], right.tables[name]) for name in both}
-    )
+    return policy
 
 
 def groups_of(policy: Policy | None, group: str | None) -> GroupOf:
@@ -84,6 +65,14 @@ def refuse_same(left: Results, right: Results, where: str) -> None:
     else:
         return
     raise UsageError(f"{found}; expected an evaluation of each side's own weights; name the other one")
+
+
+def broken_in(verdict: Verdict, left: Evaluated, right: Evaluated, most: int = FEW) -> dict[str, tuple[Flip, ...]]:
+    """Benchmark → its worst items, of those that block or leave the verdict open; with more than a few, of all."""
+    asking = (CheckOutcome.BLOCK, CheckOutcome.INCONCLUSIVE)
+    names = [one.metric for one in verdict.checks if one.outcome in asking or most > FEW]
+    both = (name for name in names if name in left and name in right)
+    return {name: found for name in both if (found := flips(left[name], right[name], most))}
 
 
 def usual_policy(left: Results, margin: float | None) -> Policy:
@@ -113,19 +102,3 @@ def _notes(policy: Policy, left: Results, right: Results) -> Iterator[str]:
     for name, tables in sorted(left.tables.items()):
         if tables[0].grouped and name in policy.evals.rules:
             yield f"{name}: items are grouped by {tables[0].grouped}"
-
-
-def flips(left: Sequence[Table], right: Sequence[Table]) -> tuple[Flip, ...]:
-    """The items that the candidate does worse on, the worst first."""
-    paired = pair(left, right)
-    if paired is None:
-        return ()
-    found = []
-    for key, harm, was, now in zip(
-        paired.keys, paired.found.harms, paired.baseline.mean(0), paired.candidate.mean(0), strict=True
-    ):
-        if harm > 0:
-            before, after = left[0].items[key], right[0].items[key]
-            texts = {"asked": before.asked, "before": before.said, "after": after.said}
-            found.append((-float(harm), Flip(item=key, was=float(was), now=float(now), **texts)))
-    return tuple(one for _, one in sorted(found, key=lambda one: (one[0], one[1].item)))

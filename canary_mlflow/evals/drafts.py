@@ -17,16 +17,18 @@ from canary_mlflow.shown import cut
 
 GroupOf = Callable[[str], str | None]
 """Benchmark → the path in a record that names an item's group; None if nobody says it."""
-LONGEST = 2000
+LONGEST = 400
 """Characters of a text that is kept for readers."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a reader found: the tables, and the files that they came from."""
+    """What a reader found: the tables, and the files that they came from. `loaded`: the weights, as the harness names
+    them, or ""."""
 
     tables: Sequence[Table]
     files: Sequence[EvalFile]
+    loaded: str = ""
 
 
 Reader = Callable[[EvalFile, GroupOf], Contents | None]

@@ -1,8 +1,7 @@
-"""One side's results: a file or a folder, read by whichever reader knows each file.
+"""One side's results: files and folders, read by whichever reader knows each file.
 
 To add a format: a module in readers/ with a `read` from an `EvalFile` to a `Contents`, or to None if the file is in
-another format; a line in READERS; and a folder of that name in tests/data/evals. A format of one's own needs none of
-this: a package may register such a function as an entry point of GROUP.
+another format; a line in READERS; and a folder of that name in tests/data/evals.
 """
 
 from __future__ import annotations
@@ -10,8 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.metadata import entry_points
+from itertools import zip_longest
 from pathlib import Path
 
 from canary_mlflow.errors import UsageError
@@ -21,7 +19,6 @@ from canary_mlflow.evals.readers import inspect_log, lm_eval, nemo, plain
 from canary_mlflow.gates.model.items import Evaluated, Table
 from canary_mlflow.gates.model.wording import listed
 
-GROUP = "canary_mlflow.eval_readers"
 READERS: Mapping[str, Reader] = {
     "lm_eval": lm_eval.read,
     "inspect": inspect_log.read,
@@ -36,11 +33,17 @@ _SEED = re.compile(r"seed[-_=]?\w+")
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """What a path holds. `digests`: of the files by which readers knew their format. `runs`: by harnesses' names."""
+    """What a side has. `digests`: sha256 → name, of the files by which readers knew their format. `loaded`: the folders
+    of weights that the harness says it loaded."""
 
     tables: Evaluated
     digests: Mapping[str, str]
-    runs: frozenset[str]
+    loaded: frozenset[str] = frozenset()
+
+    @property
+    def runs(self) -> frozenset[str]:
+        """The harness's own names of its runs."""
+        return frozenset(run for seeds in self.tables.values() for table in seeds for run in table.run.split())
 
 
 def read_results(path: Path, group_of: GroupOf = lambda _: None) -> Results:
@@ -49,20 +52,17 @@ def read_results(path: Path, group_of: GroupOf = lambda _: None) -> Results:
     if not path.exists():
         raise UsageError(f"{path}: no such file or folder; expected results of an evaluation; check the path")
     seeds = sorted(one for one in path.iterdir() if one.is_dir() and _SEED.fullmatch(one.name)) if path.is_dir() else []
-    sides, digests = [], dict[str, str]()
-    for place in seeds or [path]:
-        readings = list(_readings(files_of(place), group_of))
-        sides.append(_joined(place, [table for one in readings for table in one.tables]))
-        digests |= {one.files[0].digest(): str(one.files[0].path) for one in readings}
+    readings = [list(_readings(files_of(place), group_of)) for place in seeds or [path]]
+    sides = [joined(str(path), [table for one in some for table in one.tables]) for some in readings]
     names = sorted({name for side in sides for name in side})
     if not names:
-        raise UsageError(f"{path}: no evaluation found; expected results of {listed(list(all_readers()), most=9)}")
-    tables = {name: tuple(side.get(name, Table(benchmark=name, source=name)) for side in sides) for name in names}
-    return Results(tables=tables, digests=digests, runs=frozenset(_runs(sides)))
-
-
-def _runs(sides: Sequence[Mapping[str, Table]]) -> Iterator[str]:
-    return (run for side in sides for table in side.values() for run in table.run.split() if run)
+        raise UsageError(f"{path}: no evaluation found; expected results of {listed(list(READERS), most=9)}")
+    every = [one for some in readings for one in some]
+    return Results(
+        tables={name: tuple(side.get(name, Table(benchmark=name, source=name)) for side in sides) for name in names},
+        digests={one.files[0].digest(): str(one.files[0].path) for one in every},
+        loaded=frozenset(one.loaded for one in every if one.loaded),
+    )
 
 
 def files_of(path: Path) -> list[EvalFile]:
@@ -82,7 +82,7 @@ def _readings(files: Sequence[EvalFile], group_of: GroupOf) -> Iterator[Contents
     for file in files:
         if file.path in taken:
             continue
-        for name, read in all_readers().items():
+        for name, read in READERS.items():
             try:
                 found = read(file, group_of)
             except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
@@ -94,13 +94,23 @@ def _readings(files: Sequence[EvalFile], group_of: GroupOf) -> Iterator[Contents
                 break
 
 
-@cache
-def all_readers() -> Mapping[str, Reader]:
-    """Those of other packages first."""
-    return {**{one.name: one.load() for one in entry_points(group=GROUP)}, **READERS}
+def together(where: str, several: Sequence[Results]) -> Results:
+    """Several evaluations of one side: what a later one has of the same benchmark and seed is a repeat."""
+    names = sorted({name for one in several for name in one.tables})
+    tables = {}
+    for name in names:
+        nothing = Table(benchmark=name, source=name)
+        seeds = zip_longest(*(one.tables.get(name, ()) for one in several), fillvalue=nothing)
+        made = (joined(where, [one for one in some if one != nothing] or [nothing]) for some in seeds)
+        tables[name] = tuple(side[name] for side in made)
+    return Results(
+        tables=tables,
+        digests={key: name for one in several for key, name in one.digests.items()},
+        loaded=frozenset().union(*(one.loaded for one in several)),
+    )
 
 
-def _joined(place: Path, tables: Sequence[Table]) -> dict[str, Table]:
+def joined(where: str, tables: Sequence[Table]) -> dict[str, Table]:
     """One table per benchmark. Two files with the same scores are one; another run of a harness is a further repeat."""
     found: dict[str, Table] = {}
     for table in tables:
@@ -113,7 +123,7 @@ def _joined(place: Path, tables: Sequence[Table]) -> dict[str, Table]:
             found[table.benchmark] = _repeated(known, table)
         else:
             raise UsageError(
-                f"{place}: two files hold run {table.run} of {table.benchmark} with other scores; expected one; remove "
+                f"{where}: two files hold run {table.run} of {table.benchmark} with other scores; expected one; remove "
                 "the wrong one"
             )
     return found

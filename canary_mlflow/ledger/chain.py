@@ -61,6 +61,7 @@ class Kind(StrEnum):
     FACTS = "facts"  # facts of a version that differ from the champion's are accepted; about no alias
     PRUNE = "prune"  # the files of a version are given up to free their space; about no alias
     PROMOTION = "promotion"  # an alias moved later, on the strength of a verdict recorded before
+    EVALS = "evals"  # an evaluation of a version, or that it was withdrawn; about no alias
     POLICY = "policy"  # the policy for the models that match a pattern, from here on; about no model
     REQUEST = "request"  # somebody asks for an override that a second person must carry out; about no alias
     KEY = "key"  # which keys may sign from here on; about no model

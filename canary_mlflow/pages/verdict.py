@@ -12,6 +12,7 @@ from canary_mlflow.errors import NoSuchRun, NoSuchVersion, Refused
 from canary_mlflow.files.documents import read_json
 from canary_mlflow.files.limits import MAX_VERDICT
 from canary_mlflow.gates.model.fields import PolicyError
+from canary_mlflow.gates.model.items import Flip
 from canary_mlflow.gates.model.policy import Policy
 from canary_mlflow.gates.model.records import Run
 from canary_mlflow.gates.model.rules import Role
@@ -165,6 +166,8 @@ def completed(page: VerdictPage) -> VerdictPage:
     alive = {key: one for key, one in found.items() if not one.deleted}
     runs = {key: alive[key] for key in ids if key in alive}
     decision = warned(decision, runs)
+    if not decision.broken and decision.session_id in alive:
+        decision = replace(decision, broken=broken_beside(alive[decision.session_id], decision))
     return replace(
         page,
         decision=decision,
@@ -174,6 +177,15 @@ def completed(page: VerdictPage) -> VerdictPage:
         session=decision.session_id if decision.session_id in alive else "",
         baseline=baseline if baseline in alive else "",
     )
+
+
+def broken_beside(session: RunFacts, decision: Decision) -> Mapping[str, tuple[Flip, ...]]:
+    """The broken items that the gate left with this verdict in the session's verdict.json; the ledger has no texts."""
+    try:
+        _, kept = verdict_file(session)
+    except NoSuchRun:
+        return {}
+    return kept.broken if kept.verdict == decision.verdict else {}
 
 
 def read_dots(decision: Decision, runs: Mapping[str, RunFacts]) -> dict[str, list[Dot]]:

@@ -11,6 +11,7 @@ from canary_mlflow.ledger.install import missing_triggers
 from canary_mlflow.ledger.triggers import sources
 from canary_mlflow.registry.acts.act import DONE
 from canary_mlflow.registry.guard.binding import changes, digest_of_all, file_digests, files_at, run_digests
+from canary_mlflow.registry.guard.evaluated import ADDED, fault_of
 from canary_mlflow.registry.guard.order import Binding
 from canary_mlflow.registry.guard.origin import out_of_reach
 from canary_mlflow.registry.guard.seal import changed_files
@@ -56,6 +57,11 @@ def against_store(reader: Reader, rows: Sequence[Row], artifacts: str = "") -> I
                 yield Damage(seq=row.seq, what=what)
         except (AttributeError, KeyError, TypeError, ValueError):  # a JSON object that is not one of our rows
             yield Damage(seq=row.seq, what="its text does not say what a row of its kind says")
+    for row in rows:
+        if row.kind == Kind.EVALS and row.word == ADDED and about(row)[:3] in versions:
+            name = called((row.workspace, row.model))
+            if said := fault_of(row.facts, artifacts):
+                yield Damage(seq=row.seq, what=f"version {row.version} of {name}: {said}")
 
 
 class Gone(NamedTuple):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from canary_mlflow.gates.model.items import Flip
 from canary_mlflow.gates.model.verdict import Check, CheckOutcome, Outcome, Verdict, verdict_from_dict, verdict_to_dict
 from canary_mlflow.gates.watch import WatchWarning
 from canary_mlflow.shown import as_html
@@ -93,6 +94,7 @@ class Decision:
     warnings: tuple[RunWarning, ...] = ()
     run_minutes: float | None = None  # what one more run of the candidate takes
     holds: tuple[Hold, ...] = ()
+    broken: Mapping[str, tuple[Flip, ...]] = field(default_factory=dict)  # benchmark → its worst items
 
     def hold(self, by: HeldBy) -> Hold | None:
         """The hold of this kind; None if there is none."""
@@ -160,6 +162,7 @@ def barred(holds: tuple[Hold, ...]) -> bool:
 
 def decision_to_dict(decision: Decision) -> dict[str, Any]:
     """The decision as plain JSON values; the verdict as `gates` writes it, so that it can be read back."""
+    broken = {name: [asdict(one) for one in some] for name, some in decision.broken.items()}
     return {
         "question": str(decision.question),
         "decision": decision.word,
@@ -181,6 +184,7 @@ def decision_to_dict(decision: Decision) -> dict[str, Any]:
         "store": decision.store,
         "warnings": [{"run": one.run, **one.warning.to_dict()} for one in decision.warnings],
         "verdict": verdict_to_dict(decision.verdict),
+        **({"broken": broken} if broken else {}),
     }
 
 
@@ -207,6 +211,7 @@ def decision_from_dict(found: Mapping[str, Any]) -> Decision:
         evidence_only=bool(found.get("evidence_only")),
         own_script=bool(found.get("own_script")),
         holds=holds_from_list(found.get("held_back")),
+        broken={name: tuple(Flip(**one) for one in some) for name, some in found.get("broken", {}).items()},
         champion_before=found["champion_before"],
         champion_after=found["champion_after"],
         session_id=found["session_id"],

@@ -84,8 +84,11 @@ class Row:
         if found is None:
             return []
         more = self.check.more_runs
+        of = "seeds" if found.items else "runs"
+        groups = f"{found.items.groups:,.0f}" if found.items and round(found.items.groups) < found.items.items else ""
         details = {
-            "runs": f"{found.candidate_runs} against {found.baseline_runs}{', paired by seed' if found.paired else ''}",
+            of: f"{found.candidate_runs} against {found.baseline_runs}{', paired by seed' if found.paired else ''}",
+            "groups of items": groups,
             "chance of this if nothing were worse": probability(found.p_harm),
             "chance of this if it were worse than the limit": probability(found.p_noninferior),
             "smallest harm these runs would show": detectable(found),
@@ -129,7 +132,7 @@ def row_of(decision: Decision, check: Check) -> Row:
             "baseline": formatting.quantity(found.baseline, found.unit),
             "candidate": formatting.quantity(found.candidate, found.unit),
             "change": changed(found),
-            "range": "bit-identical" if found.identical else range_of(found),
+            "range": "bit-identical" if found.identical else f"{range_of(found)}{flipped(found)}",
             "limit": formatting.limit(found.margin, relative=found.relative, unit=found.unit, both=both),
         }
     return Row(
@@ -150,6 +153,14 @@ def changed(found: Evidence) -> str:
 def range_of(found: Evidence) -> str:
     """The range of a change; '' if an end is unknown."""
     return formatting.interval(found.change_low, found.change_high, relative=found.relative, unit=found.unit)
+
+
+def flipped(found: Evidence) -> str:
+    """`, 78 broke, 45 mended of 1,319`, of a benchmark's items; '' for any other metric."""
+    if (items := found.items) is None:
+        return ""
+    lost = f", {items.lost:.3g} lost" if items.lost else ""
+    return f", {items.broke:,} broke, {items.mended:,} mended of {items.items:,}{lost}"
 
 
 def both_ways(policy: Mapping[str, Any], name: str) -> bool:

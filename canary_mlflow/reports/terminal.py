@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from canary_mlflow.gates.model.items import Flip
 from canary_mlflow.gates.model.rules import Role
 from canary_mlflow.gates.model.verdict import CheckOutcome
 from canary_mlflow.gates.notes import CLOCK, OTHER_POLICY, UNCOUNTED
@@ -110,6 +111,8 @@ def verdict(decision: Decision, width: int, *, full: bool) -> Iterator[Renderabl
         if said.rstrip(".") not in view.reason:
             yield indented(f"BLOCK {check.named}: {said}", style=STYLES[check.outcome])
     yield from everything(decision, view, width) if full else short(view, width)
+    for name, flips in view.broken.items():
+        yield from broken(name, flips)
     yield labelled(view.label.lower(), Text.assemble(*((said, "cyan" if code else "") for said, code in view.steps)))
     for link in view.links:
         needs = f" ({link.needs})" if link.needs else ""
@@ -175,6 +178,14 @@ def evidence(rows: Sequence[Row], width: int, *, all_meanings: bool = True) -> I
     if RANGES not in shape:
         needed = columns_needed(rows, SHAPES[-2])
         yield indented(f"The ranges of the changes are left out: they need {needed} columns.", style="dim")
+
+
+def broken(name: str, flips: Sequence[Flip]) -> Iterator[RenderableType]:
+    """Items of a benchmark that broke, each with its question and both answers."""
+    yield indented(f"{name}, broken:")
+    for one in flips:
+        yield indented(f"  {one.item}  {one.was:.3g} → {one.now:.3g}  {one.asked}")
+        yield indented(f"      {one.before} → {one.after}" if one.before or one.after else "", style="dim")
 
 
 def columns_needed(rows: Sequence[Row], shape: Sequence[str]) -> int:

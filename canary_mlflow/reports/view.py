@@ -3,9 +3,11 @@ HTML, pages, JSON and JUnit only lay it out."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from canary_mlflow.gates.model.items import Flip
 from canary_mlflow.gates.model.rules import Role
 from canary_mlflow.gates.model.verdict import Check, CheckOutcome, Difference, RootCause
 from canary_mlflow.reports import differences, instabilities
@@ -15,6 +17,9 @@ from canary_mlflow.reports.formatting import counted, sentence
 from canary_mlflow.reports.links import Link, links_of
 from canary_mlflow.reports.next_step import next_step
 from canary_mlflow.reports.rows import ORDER, Row, better, how_to_read, is_judged, rows_of
+from canary_mlflow.shown import visible
+
+WIDEST = 200  # characters of a question or an answer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +31,8 @@ class View:
     pieces, (text, whether it is a command); and where to look. `then`: the steps tell what has already happened.
 
     Behind it: all rows; the hard gates, those that failed first; what else makes a comparison impossible; the metrics
-    that the policy names but these runs lack; `runs`, how much was compared by which policy; `note`, how to read it.
+    that the policy names but these runs lack; `broken`, the worst items by benchmark; `runs`, how much was compared by
+    which policy; `note`, how to read it.
     """
 
     word: str
@@ -48,6 +54,7 @@ class View:
     warnings: tuple[instabilities.Group, ...]
     notes: tuple[str, ...]
     differences: tuple[Difference, ...]
+    broken: Mapping[str, tuple[Flip, ...]]
     runs: str
     note: str
 
@@ -129,9 +136,16 @@ def view_of(decision: Decision, *, then: bool = False) -> View:
         warnings=tuple(instabilities.of_warnings(decision.warnings)),
         notes=verdict.notes,
         differences=verdict.differences,
+        broken={name: tuple(map(shortened, some)) for name, some in decision.broken.items()},
         runs=runs,
         note=f"{runs}{session}.{how_to_read(decision)}",
     )
+
+
+def shortened(one: Flip) -> Flip:
+    """A broken item with its texts as they are shown."""
+    texts: Any = {name: visible(getattr(one, name), most=WIDEST) for name in ("item", "asked", "before", "after")}
+    return replace(one, **texts)
 
 
 def title(decision: Decision) -> str:
@@ -182,6 +196,9 @@ def deciding(decision: Decision, rows: tuple[Row, ...]) -> list[Row]:
 def runs_note(decision: Decision) -> str:
     """`3 candidate runs against 3 baseline runs, policy smoke`."""
     verdict = decision.verdict
+    policy = f"policy {verdict.policy.get('name', '?')}"
+    if not verdict.candidate_runs and decision.question is Question.FILES:
+        return policy  # of benchmarks alone
     runs = counted(len(verdict.candidate_runs), "candidate run")
     against = f" against {counted(len(verdict.baseline_runs), 'baseline run')}" if verdict.baseline_runs else ""
-    return f"{runs}{against}, policy {verdict.policy.get('name', '?')}"
+    return f"{runs}{against}, {policy}"

@@ -17,12 +17,14 @@ from canary_mlflow.server.requests import Shape, only_model, parse, query
 from canary_mlflow.server.routes import (
     ACCEPTANCE,
     BLESSING,
+    EVALS,
     OVERRIDE,
     PRUNING,
     ROLLBACK,
     SEAL,
     SESSION,
     VERDICT,
+    WITHDRAWAL,
     client,
 )
 from canary_mlflow.tracking.stores.session import get_run
@@ -44,6 +46,8 @@ def add_validators(auth: Any) -> None:
         ("head", "GET"): lambda: True,  # a digest, from which no row can be read
         ("ledger", "GET"): after(lambda: query(request.args).model, partial(may_read, auth)),
         ("seals", "POST"): posted(SEAL, may_speak),
+        ("evals", "POST"): posted(EVALS, may_evaluate),
+        ("withdrawals", "POST"): posted(WITHDRAWAL, may_manage),
         ("sessions", "POST"): posted(SESSION, may_tell),
         ("verdicts", "POST"): posted(VERDICT, may_speak),
         ("policies", "GET"): after(lambda: only_model(request.args), partial(may_read, auth)),
@@ -149,6 +153,11 @@ def may_speak(auth: Any, asked: Mapping[str, Any]) -> bool:
     except (NoSuchModel, NoSuchVersion):
         return True  # the answer will say that there is none
     return session_id is None or may_change(auth, session_id)
+
+
+def may_evaluate(auth: Any, asked: Mapping[str, Any]) -> bool:
+    """Whether the user may add an evaluation: as for a seal, and to one of their own runs."""
+    return may_speak(auth, asked) and may_change(auth, asked["run"])
 
 
 def may_change(auth: Any, run_id: str) -> bool:

@@ -47,6 +47,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "weights": {"type": "string", "enum": ["files", "none"]},
     "evaluation": {"type": "object", "properties": EVALUATION, "additionalProperties": False},
     "session": line(64),
+    "row_or_run": line(64),
     "run": line(64),
     "word": {"type": "string", "enum": ["begun", "ordered", "ended"]},
     **{name: {"type": "boolean"} for name in SWITCHES},

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 VERDICT = Shape(required=("model", "version"), optional=("promote", "policy", "by_plan"))
 SEAL = Shape(required=("model", "version"), optional=("weights", "evaluation"))
+EVALS = Shape(required=("model", "version", "run"))
+WITHDRAWAL = Shape(required=("model", "version", "row_or_run", "reason"))
 POLICY = Shape(required=("pattern", "policy", "reason"), optional=("content",))
 SESSION = Shape(required=("model", "session", "word"), optional=("run",))
 OVERRIDE = Shape(required=("model", "version", "reason"), optional=("alias", "without_weights"))
@@ -146,6 +148,26 @@ def seals() -> dict[str, Any]:
         client(), asked["model"], asked["version"], weights=weights, evaluation=evaluation, actor=current_actor()
     )
     return {"sealed": {"model": asked["model"], "version": asked["version"], "weights": str(weights)}}
+
+
+def evals() -> dict[str, Any]:
+    """Read the table of an evaluation from its run, and record its digest."""
+    from flask import request
+
+    from canary_mlflow.registry.evaluations import add_here
+
+    asked = parse(request.get_data(), EVALS)
+    add_here(registry(), asked["model"], asked["version"], asked["run"], current_actor())
+    return {"evaluated": asked}
+
+
+def withdrawals() -> dict[str, Any]:
+    """Count an evaluation no more."""
+    from canary_mlflow.registry.evaluations import withdraw_here
+
+    asked = act(WITHDRAWAL, "evals add --withdraw")
+    withdraw_here(registry(), asked["model"], asked["version"], asked["row_or_run"], asked["reason"], current_actor())
+    return {"withdrawn": asked}
 
 
 def read_policies() -> dict[str, Any]:
@@ -300,6 +322,8 @@ ROUTES = (
          "Judge models by a shipped policy, or by one whose keys are all in content (administrators)", name="policies"),
     get("head", head, "The ledger's last row, to be kept elsewhere"),
     post("seals", seals, SEAL, "Record the digests of a new version's files, once"),
+    post("evals", evals, EVALS, "Record an evaluation of a version, whose table is read from its run"),
+    post("withdrawals", withdrawals, WITHDRAWAL, "Count an evaluation no more (MANAGE on the model)"),
     post("sessions", sessions, SESSION,
          "Record that a session has begun, or which runs it has, read from the store; or that a run of it, which has "
          "not begun, is one of the champion's code (ordered: MANAGE on the model)"),

@@ -6,13 +6,12 @@ benchmark a guard, which blocks but need not pass.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from canary_mlflow.gates.evals.pairing import Paired, Problem, Side, copied, obstacle, pair
-from canary_mlflow.gates.evals.rule import ItemTest, Seeds, against, seed_means, seeds_of
+from canary_mlflow.gates.evals.rule import Seeds, against, seed_means, seeds_of
 from canary_mlflow.gates.evals.suite import SHARES, Compared, suite_test
 from canary_mlflow.gates.model.eval_rules import SUITE, About, EvalRule, EvalRules
 from canary_mlflow.gates.model.items import Evaluated, ItemCounts
@@ -37,12 +36,12 @@ def eval_checks(
 
 
 def _compared(name: str, rule: EvalRule, left: Side, right: Side, passing: float) -> Compared | Check:
-    """Both sides' items, or their scores without any, or the check that says why not."""
+    """Both sides' items, or the check that says why not."""
     if not left or not right:
         said = f"no evaluation of the {'candidate' if left else 'baseline'}"  # not NO_BASELINE, which begins a model
         return _open(name, rule.role, (said, ReasonCode.MISSING_DATA))
-    if all(table.aggregate and not table.items for table in (*left, *right)):
-        return _aggregated(name, rule, left, right)
+    if all(table.aggregate is not None and not table.items for table in (*left, *right)):
+        return _open(name, rule.role, ("aggregated only: no items to pair", ReasonCode.MISSING_DATA))
     paired = pair(left, right)
     if problem := obstacle(rule, left, right, paired):
         return _open(name, rule.role, problem)
@@ -92,32 +91,6 @@ def _counts(paired: Paired, margin: float, passing: float) -> ItemCounts:
 
 def _limit(rule: EvalRule, base: float, higher: bool) -> float:
     return min(rule.margin, rule.share * base) if rule.share and higher and base > 0 else rule.margin
-
-
-def _aggregated(name: str, rule: EvalRule, left: Side, right: Side) -> Compared | Check:
-    """Scores without items: each side varies by itself. They decide only if the rule says so."""
-    role = rule.role if rule.aggregated else Role.ADVISORY
-    problem = obstacle(rule, left, right, None)
-    if problem and problem[1] is ReasonCode.NOT_COMPARABLE:
-        return _open(name, role, problem)
-    said = [[table.aggregate for table in side if table.aggregate] for side in (left, right)]
-    if any(one.stderr is None for side in said for one in side):
-        return _open(name, role, ("aggregated only, without a standard error", ReasonCode.MISSING_DATA))
-    before, now = (math.fsum(one.score for one in side) / len(side) for side in said)
-    variance = math.fsum(((one.stderr or 0.0) / len(side)) ** 2 for side in said for one in side)
-    harm, higher = (before - now) * (1 if left[0].higher else -1), left[0].higher
-    test = ItemTest(
-        harm=harm,
-        worst=harm,
-        variance=variance or math.ulp(1.0),
-        cautious=variance or math.ulp(1.0),
-        df=math.inf,
-        margin=_limit(rule, before, higher),
-    )
-    in_points = min(before, now) >= 0 and max(before, now) <= 1
-    notes = ("aggregated only: no items to pair",)
-    sides = (before, now)
-    return Compared(name=name, role=role, test=test, sides=sides, higher=higher, in_points=in_points, notes=notes)
 
 
 def _suite(margin: float, deciding: Sequence[Compared | Check]) -> Compared | Check:

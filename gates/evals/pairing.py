@@ -12,7 +12,7 @@ import numpy as np
 
 from canary_mlflow.gates.evals.rule import Harms, Scores
 from canary_mlflow.gates.model.eval_rules import EvalRule
-from canary_mlflow.gates.model.items import Item, Table
+from canary_mlflow.gates.model.items import Flip, Item, Table
 from canary_mlflow.gates.model.verdict import ReasonCode
 from canary_mlflow.gates.model.wording import counted, listed
 
@@ -95,6 +95,8 @@ def _resolution(before: Scores, now: Scores) -> float:
 
 def obstacle(rule: EvalRule, baseline: Side, candidate: Side, paired: Paired | None) -> Problem | None:
     """Why the two are not compared; None if nothing speaks against it."""
+    if rule.group and any(table.items and table.grouped != rule.group for table in (*baseline, *candidate)):
+        return f"items are not grouped by {rule.group}; add them again with --group", ReasonCode.NOT_COMPARABLE
     if keys := differing(baseline, candidate, rule.may_differ):
         return f"not asked alike: {listed(keys)}; may_differ allows it", ReasonCode.NOT_COMPARABLE
     if paired is None:
@@ -126,6 +128,21 @@ def differing(baseline: Side, candidate: Side, allowed: Sequence[str]) -> list[s
     if odd and PROMPTS not in allowed:
         found.append(f"{PROMPTS} (other ones in {odd} of {counted(len(both), 'item')})")
     return found
+
+
+def flips(baseline: Side, candidate: Side, most: int) -> tuple[Flip, ...]:
+    """The items that the candidate does worse on, the worst first."""
+    if (paired := pair(baseline, candidate)) is None:
+        return ()
+    harms = paired.found.harms
+    before, now = paired.baseline.mean(0), paired.candidate.mean(0)
+    worst = [at for at in np.argsort(-harms, kind="stable").tolist() if harms[at] > 0][:most]
+    found = []
+    for at in worst:
+        left, right = (side[0].items[paired.keys[at]] for side in (baseline, candidate))
+        texts = {"asked": left.asked, "before": left.said, "after": right.said}
+        found.append(Flip(item=paired.keys[at], was=float(before[at]), now=float(now[at]), **texts))
+    return tuple(found)
 
 
 def copied(baseline: Side, candidate: Side, paired: Paired) -> bool:

@@ -11,7 +11,6 @@ from canary_mlflow.gates.model.fields import (
     PolicyError,
     choice,
     fields,
-    flag,
     mapping,
     number,
     optional,
@@ -42,7 +41,7 @@ def _names(path: str, value: Any) -> tuple[str, ...]:
 class EvalRule:
     """How one benchmark is judged. `margin`: the largest loss tolerated, in the score's own unit. `share`: and no more
     than this share of the baseline's score. `group`: where a record names its group. `prior`: the SD expected between
-    seeds. `may_differ`: facts that need not agree. `aggregated`: a score without items may decide."""
+    seeds. `may_differ`: facts that need not agree."""
 
     margin: Annotated[float, _MARGIN]
     role: Annotated[Role, choice(Role, kept_for={Role.HARD: "a benchmark needs a baseline"})] = Role.GATE
@@ -51,7 +50,6 @@ class EvalRule:
     prior: Annotated[float, number(0, above=True)] = 0.01
     may_differ: Annotated[tuple[str, ...], _names] = ()
     about: Annotated[About, choice(About)] = About.WEIGHTS
-    aggregated: Annotated[bool, flag] = False
 
     @property
     def decides(self) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,24 +18,18 @@ class Item:
     asked: str = ""
     said: str = ""
 
-    @cached_property
+    @property
     def scored(self) -> tuple[float, ...]:
         """The scores without the harness's errors."""
         return tuple(score for score in self.scores if score is not None)
 
-    @cached_property
+    @property
     def mean(self) -> float | None:
         """Over the repeats, in no order; None without a score."""
+        if len(self.scores) == 1:
+            return self.scores[0]
         scored = self.scored
-        return sum(sorted(scored)) / len(scored) if len(scored) > 1 else scored[0] if scored else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Aggregate:
-    """A score over a whole benchmark, with its standard error if that is known."""
-
-    score: float
-    stderr: float | None = None
+        return sum(sorted(scored)) / len(scored) if scored else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +44,30 @@ class Table:
     higher: bool = True
     facts: Mapping[str, str] = field(default_factory=dict)
     grouped: str = ""
-    aggregate: Aggregate | None = None
+    aggregate: float | None = None
     run: str = ""
+
+    @property
+    def score(self) -> float | None:
+        """The mean over the items; None without a score."""
+        means = [item.mean for item in self.items.values() if item.mean is not None]
+        return sum(means) / len(means) if means else self.aggregate
 
 
 Evaluated = Mapping[str, Sequence[Table]]
 """Benchmark → one table for each seed of the training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flip:
+    """An item that the candidate does worse on. `was`, `now`: the scores; `before`, `after`: the answers."""
+
+    item: str
+    was: float
+    now: float
+    asked: str
+    before: str
+    after: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,7 @@ from click.testing import CliRunner, Result
 
 from canary_mlflow.cli import canary
 from canary_mlflow.evals import reading
-from canary_mlflow.evals.drafts import Contents, Draft
-from canary_mlflow.evals.files import EvalFile
-from canary_mlflow.evals.reading import GROUP, READERS, read_results
+from canary_mlflow.evals.reading import READERS, read_results
 
 DATA = Path(__file__).resolve().parents[1] / "data/evals"
 INSPECT, LM_EVAL = DATA / "inspect", DATA / "lm_eval"
@@ -95,8 +92,8 @@ def test_the_report_shows_the_items_that_broke() -> None:
     assert (
         "benchmark boxes/match 79.6 -> 54.6 (-25.0 points, limit -5.00 points), worse with p = 0.0023" in said.lower()
     )
-    assert "21 broke, 4 mended, 36 items in 12 groups, 0.333 lost" in said
-    assert "p3-q2  1 -> 0  passage 3: the number kept in the box of house 3 is 21.\\nQuestion 2" in said
+    assert "[-39.5, -12.3], 21 broke, 4 mended of 36, 0.333 lost" in said
+    assert "p3-q2  1 → 0  passage 3: the number kept in the box of house 3 is 21.\\nQuestion 2" in said
 
 
 def test_lm_eval_has_one_item_for_each_document_and_filter() -> None:
@@ -295,11 +292,8 @@ def test_a_metric_of_the_whole_corpus_is_aggregated_only(tmp_path: Path) -> None
         results.write_bytes(gzip.compress(json.dumps(said).encode()))
         sides.append(folder)
     found = checks(judged(*sides))["canary_pairs/f1"]
-    assert (found["role"], found["outcome"]) == ("advisory", "WARN")
-    assert found["notes"] == ["aggregated only: no items to pair"]
-    policy = tmp_path / "ours.yaml"
-    policy.write_text("base: files\nevals:\n  canary_pairs/f1: {margin: 0.05, aggregated: true}\n")
-    assert answer(judged(*sides, "--policy", policy)) == ("BLOCK", "regression")
+    assert (found["role"], found["outcome"]) == ("advisory", "NOT_JUDGED")
+    assert found["reason"] == "benchmark canary_pairs/f1: aggregated only: no items to pair"
 
 
 def test_subtasks_of_a_scored_group_are_one_benchmark(tmp_path: Path) -> None:
@@ -345,26 +339,6 @@ def test_folders_of_seeds_ask_about_the_recipe(write: Callable[..., Path]) -> No
     shutil.rmtree(folder / "c" / "seed1")
     (folder / "c" / "seed1").mkdir()  # a seed without its evaluation
     assert answer(judged(folder / "a", folder / "c")) == ("INCONCLUSIVE", "missing-data")
-
-
-def test_a_format_of_ones_own_is_read_by_an_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = EntryPoint(name="mine", value=f"{__name__}:read_mine", group=GROUP)
-    monkeypatch.setattr(reading, "entry_points", lambda group: [entry] if group == GROUP else [])
-    reading.all_readers.cache_clear()
-    try:
-        (tmp_path / "a.json").write_text('{"mine": [1, 0, 1]}')
-        assert len(read_results(tmp_path).tables["mine"][0].items) == 3
-    finally:
-        reading.all_readers.cache_clear()
-
-
-def read_mine(file: EvalFile, group_of: Any) -> Contents | None:
-    if "mine" not in file.value:
-        return None
-    draft = Draft("mine", "mine", file.path, group_of("mine"))
-    for at, score in enumerate(file.value["mine"]):
-        draft.add(str(at), score, {}, prompt="", answer="", asked="", said="")
-    return Contents([draft.table()], [file])
 
 
 # Bad files end in one line.
@@ -427,7 +401,7 @@ def test_what_a_file_says_cannot_steer_a_terminal(write: Callable[..., Path]) ->
     result = compare(write("a.jsonl", rows), write("b.jsonl", worse), "--full")
     assert result.exit_code == 1
     assert "\x1b" not in result.stdout
-    assert "\\x1b]0;owned\\x07 -> no\\x1b[1A" in result.stdout
+    assert "\\x1b]0;owned\\x07 → no\\x1b[1A" in result.stdout
 
 
 def test_without_zstandard_one_line_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -455,10 +429,34 @@ def test_a_policy_without_evals_and_two_limits_are_refused(write: Callable[..., 
 def test_it_loads_neither_mlflow_nor_a_database(tmp_path: Path) -> None:
     files = [str(INSPECT / side / "boxes.json.gz") for side in ("baseline", "candidate")]
     code = (
-        "import sys; from canary_mlflow.evals.comparing import compare_results; from pathlib import Path; "
-        f"compare_results(*map(Path, {files})); "
-        "import canary_mlflow.reports.evals; "
+        "import sys; from canary_mlflow.cli import canary; "
+        f"canary(['evals', 'compare', *{files}], standalone_mode=False); "
         "print([name for name in ('mlflow', 'sqlalchemy', 'torch', 'scipy.stats') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    assert done.stdout.endswith("\n[]\n")
+
+
+@pytest.mark.full  # recorded files of lm-eval are read above
+def test_lm_eval_itself_writes_what_is_read(tmp_path: Path) -> None:
+    pytest.importorskip("lm_eval", reason="pip install lm-eval")
+    from canary_mlflow.training.assets.tiny import tiny_model_folder
+
+    pairs = [{"prompt": f"{at}?", "good": " Yes.", "bad": " No, never.", "gold": at % 2} for at in range(16)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
+    task = (
+        "task: pairs\ndataset_path: json\ndataset_kwargs: {data_files: {test: ./pairs.jsonl}}\ntest_split: test\n"
+        "output_type: multiple_choice\ndoc_to_text: '{{prompt}}'\ndoc_to_target: gold\n"
+        "doc_to_choice: '{{[good, bad] if gold == 0 else [bad, good]}}'\nmetadata: {version: 1.0}\n"
+    )
+    (tmp_path / "pairs.yaml").write_text(task)
+    words = f"run --model hf --model_args pretrained={tiny_model_folder()} --tasks pairs --include_path . --log_samples"
+    command = [sys.executable, "-m", "lm_eval", *words.split(), "--output_path", "results"]
+    offline = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, env=offline)
+    read = read_results(tmp_path / "results")
+    assert {name: len(tables[0].items) for name, tables in read.tables.items()} == {
+        "pairs/acc": 16,
+        "pairs/acc_norm": 16,
+    }
+    assert read.loaded == {str(tiny_model_folder())}

@@ -15,8 +15,9 @@ from guard_access import ROUTES, WHO, answer, may_edit, users
 from guard_attack import RANK, Attack, Cell, carry_out
 from guard_attacks import ATTACKS
 from guard_doors import Refused, asked, request
+from guard_evals import added, candidate, rows
 from guard_modes import MODES, opened
-from guard_scene import Scene, findings, stage, tables, what_counts
+from guard_scene import EXAMINED, Scene, findings, stage, tables, what_counts
 from guard_table import ACCESS, compare, put, told, write
 from mlflow.exceptions import MlflowException
 from mlflow.server.auth.client import AuthServiceClient
@@ -132,6 +133,20 @@ def test_only_who_may_change_a_session_has_it_sealed_or_judged(scene: Scene) -> 
     assert session in index  # of the experiments that somebody may read, on PostgreSQL too
 
 
+def test_only_who_manages_a_model_withdraws_an_evaluation(scene: Scene) -> None:
+    version = candidate(scene, 400)
+    run = added(scene, version, rows(200))
+    may_edit(scene.mode, "registered_model", EXAMINED)
+    address, body = f"{scene.mode.front}/api/2.0/canary/withdrawals", {"model": EXAMINED, "version": version}
+    with pytest.raises(Refused) as refused:
+        request(address, "POST", body | {"row_or_run": run, "reason": "it fails"}, users(scene.mode)["editor"])
+    assert refused.value.status == 403
+    request(address, "POST", body | {"row_or_run": run, "reason": "of another model"}, users(scene.mode)["admin"])
+    row = scene.mode.guard().rows(EXAMINED, kind="evals")[-1]
+    assert (row.word, row.facts["actor"], row.facts["reason"]) == ("withdrawn", "admin", "of another model")
+    assert scene.verdict(EXAMINED, version) == "INCONCLUSIVE"
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     "attack",
@@ -171,6 +186,8 @@ MAY = {
     "GET policies": ["401", "403", "403", "403", "200"],
     "POST policies": ["401", "403", "403", "403", "400"],
     "POST seals": ["401", "403", "404", "404", "404"],
+    "POST evals": ["401", "403", "404", "404", "404"],
+    "POST withdrawals": ["401", "403", "403", "404", "404"],
     "POST sessions": ["401", "403", "404", "404", "404"],
     "POST sessions, a run ordered": ["401", "403", "403", "404", "404"],
     "POST verdicts": ["401", "403", "404", "404", "404"],
@@ -189,6 +206,7 @@ WITH_USERS = (
     test_a_permission_that_is_taken_away_is_gone_at_once,
     test_a_plain_editor_cannot_leave_runs_out,
     test_only_who_may_change_a_session_has_it_sealed_or_judged,
+    test_only_who_manages_a_model_withdraws_an_evaluation,
     test_an_editor_gets_no_further_than_an_administrator,
 )
 

@@ -261,7 +261,6 @@ WRITERS = {
     "canary_mlflow/commands/shared.py": "JSON",
     "canary_mlflow/commands/audit.py": "the rows of an export, in ASCII",
     "canary_mlflow/commands/replay.py": "JSON",
-    "canary_mlflow/commands/evals.py": "JSON",
     "canary_mlflow/commands/import_.py": "JSON",
     "canary_mlflow/commands/report.py": "a file's bytes on stdout, as asked for",
     "canary_mlflow/upgrading/subprocess_guard.py": "a process of its own, to the pipe that canary upgrade reads",

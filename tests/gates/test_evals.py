@@ -13,7 +13,7 @@ import scipy
 
 from canary_mlflow.gates import Outcome, Policy, PolicyError, Verdict, judge, parse_policy, policy_to_dict
 from canary_mlflow.gates.judge import judge_evals
-from canary_mlflow.gates.model.items import Aggregate, Evaluated, Item, Table
+from canary_mlflow.gates.model.items import Evaluated, Item, Table
 from canary_mlflow.gates.model.verdict import Check, ReasonCode, verdict_from_dict, verdict_to_dict
 from canary_mlflow.registry.judging.eligibility import could_begin
 from canary_mlflow.reports import terminal
@@ -267,17 +267,11 @@ def test_error_rates_hold_on_unchanged_weights_and_at_the_limit(policy: Policy) 
     assert at_limit.count(Outcome.PASS) <= 75  # 5 %, 7 % in the worst of cases
 
 
-def test_aggregated_scores_are_advice_unless_a_rule_says_otherwise(smoke_with_evals: Any) -> None:
-    left, right = ({"b": (Table(benchmark="b", source="b", aggregate=Aggregate(score=score, stderr=0.01)),)}
-                   for score in (0.6, 0.5))  # fmt: skip
-    for rule, outcome in (({}, "WARN"), ({"aggregated": True}, "BLOCK")):
-        assert checked(smoke_with_evals({"b": {"margin": 0.02, **rule}}), left, right).outcome == outcome
-    bare = {"b": (Table(benchmark="b", source="b", aggregate=Aggregate(score=0.5)),)}
-    found = checked(smoke_with_evals({"b": {"margin": 0.02, "aggregated": True}}), left, bare)
-    assert (found.outcome, found.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.MISSING_DATA)
-
-
-# Beside the training's metrics.
+def test_a_score_without_items_decides_nothing(smoke_with_evals: Any) -> None:
+    left, right = ({"b": (Table(benchmark="b", source="b", aggregate=score),)} for score in (0.9, 0.1))
+    for role, outcome in (("gate", "INCONCLUSIVE"), ("advisory", "NOT_JUDGED")):
+        found = checked(smoke_with_evals({"b": {"margin": 0.02, "role": role}}), left, right)
+        assert (found.outcome, found.reason_code) == (outcome, ReasonCode.MISSING_DATA)
 
 
 def test_a_version_passes_only_if_metrics_and_benchmarks_do(smoke: Policy, smoke_with_evals: Any, version: Any) -> None:
@@ -307,7 +301,7 @@ def test_the_report_of_a_version_says_that_items_are_missing_and_not_runs(smoke_
                     replace(version("2"), evals=cand))  # fmt: skip
     assert (verdict.outcome, verdict.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.TOO_FEW_ITEMS)
     said = " ".join(terminal.render(Decision(verdict=verdict, model="m", version="2", champion_before="1")).split())
-    assert "b 70.0 points 70.0 points +0 points [-2.3, +2.3] -2.00 points" in said
+    assert "b 70.0 points 70.0 points +0 points [-2.3, +2.3], 8 broke, 8 mended of 300 -2.00 points" in said
     assert "Evaluate more items of both versions" in said
     assert "runs up to 20" not in said
 
@@ -331,7 +325,7 @@ def test_a_policy_with_the_section_is_read_back(smoke_with_evals: Any) -> None:
     evals = {
         "suite": {"margin": 0.01},
         "race/acc": {"role": "gate", "margin": 0.02, "share": 0.1, "group": "doc.article", "prior": 0.01,
-                     "may_differ": [], "about": "weights", "aggregated": False},
+                     "may_differ": [], "about": "weights"},
     }  # fmt: skip
     policy = smoke_with_evals(evals)
     assert policy_to_dict(policy)["evals"] == evals

@@ -14,7 +14,7 @@ from typing import Any
 from canary_mlflow.errors import UsageError
 from canary_mlflow.evals.drafts import Contents, Draft, GroupOf, facts, score_of
 from canary_mlflow.evals.files import EvalFile, at, digest
-from canary_mlflow.gates.model.items import Aggregate, Table
+from canary_mlflow.gates.model.items import Table
 
 LONG = 200
 """Characters from which a text in a document may be the passage that several questions share."""
@@ -31,7 +31,7 @@ def read(file: EvalFile, group_of: GroupOf) -> Contents | None:
     for task in run.said["configs"]:
         run.read(task)
     tables = [_grouped(draft.table(), run.passages) for draft in run.drafts.values()]
-    return Contents([*tables, *run.aggregated()], run.files)
+    return Contents([*tables, *run.aggregated()], run.files, run.loaded())
 
 
 class Run:
@@ -118,6 +118,12 @@ class Run:
         }
         return facts({f"{key}{of}": value for key, value in found.items()})
 
+    def loaded(self) -> str:
+        """The model's folder or name: to lm-eval 0.4.9 a part of a text, later a value."""
+        told = at(self.said, "config.model_args")
+        found = re.search(r"(?:^|,)pretrained=([^,]*)", told) if isinstance(told, str) else None
+        return found[1] if found else str(at(told, "pretrained") or "")
+
     def aggregated(self) -> Iterator[Table]:
         """The scores that no item has."""
         for task in self.said["configs"]:
@@ -132,7 +138,7 @@ class Run:
                         source=task,
                         higher=self.higher(task, metric),
                         facts=self.facts(task, metric, filtered),
-                        aggregate=Aggregate(score=score, stderr=score_of(scores.get(f"{metric}_stderr,{filtered}"))),
+                        aggregate=score,
                         run=str(self.said.get("date", "")),
                     )
 

@@ -15,6 +15,7 @@ from canary_mlflow.ledger.chain import FIRST, Kind, ReadRow, Row, checked, refus
 from canary_mlflow.ledger.policy_rows import in_force_row
 from canary_mlflow.ledger.writing import keys_in
 from canary_mlflow.registry.backends.registry import Registry
+from canary_mlflow.registry.guard.evaluated import Evaluation, evaluations_in
 from canary_mlflow.registry.plugin import guarded_store
 from canary_mlflow.registry.policies.in_force import InForce, from_row
 from canary_mlflow.registry.pruning.pruned import in_words, row_of
@@ -104,6 +105,15 @@ class Database(Registry):
             return None
         refuse_broken(row, self.keys(), f"version {found.version} of {found.name!r}: its seal,")
         return row.facts
+
+    def evaluations(self, found: ModelVersion) -> list[Evaluation]:
+        rows = self.rows(str(found.name), version=int(found.version), version_created=int(found.creation_timestamp),
+                         kind=Kind.EVALS)  # fmt: skip
+        keys = self.keys() if rows else None
+        for row in rows:
+            assert keys is not None
+            refuse_broken(row, keys, f"version {found.version} of {found.name!r}: its evaluation,")
+        return evaluations_in(rows)
 
     def pruned(self, found: ModelVersion) -> str:
         row = row_of(self, found)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from canary_mlflow.errors import CanaryError
     from canary_mlflow.ledger.chain import ReadRow, Record, Row
     from canary_mlflow.ledger.install import Guarded
+    from canary_mlflow.registry.guard.evaluated import Evaluation
     from canary_mlflow.registry.guard.order import Order, Standing
     from canary_mlflow.registry.policies.in_force import InForce
 
@@ -97,6 +98,11 @@ class Registry(Protocol):
     def seal(self, found: ModelVersion) -> Mapping[str, Any] | None:
         """What the seal of a version says; None for a version without one. Raises UsageError for a row that no trusted
         key signed."""
+
+    def evaluations(self, found: ModelVersion) -> list[Evaluation]:
+        """The version's evaluations, withdrawn ones too where there is a ledger. Raises UsageError for a row that no
+        trusted key signed."""
+        return []
 
     def pruned(self, found: ModelVersion) -> str:
         """When and by whom the version's files were given up, in words; '' if they were not."""

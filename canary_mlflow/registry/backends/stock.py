@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from canary_mlflow.errors import BaselineMoved
 from canary_mlflow.registry.backends.registry import Registry
+from canary_mlflow.registry.guard.evaluated import FILE, Evaluation
 from canary_mlflow.registry.guard.order import Standing
 from canary_mlflow.registry.pruning.pruned import in_tags
 from canary_mlflow.registry.versions import CHAMPION, Weights, holder_of
-from canary_mlflow.tags import SEAL, WEIGHTS, WEIGHTS_CHECKED
+from canary_mlflow.tags import EVALS, SEAL, WEIGHTS, WEIGHTS_CHECKED
+from canary_mlflow.tracking.stores.session import get_run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -35,6 +37,11 @@ class Stock(Registry):
             return None
         weights, checked = tags.get(WEIGHTS, Weights.FILES), tags.get(WEIGHTS_CHECKED, "")
         return {"artifact": tags[SEAL], "weights": weights, "checked": checked}
+
+    def evaluations(self, found: ModelVersion) -> list[Evaluation]:
+        """As its tag names them; one that was withdrawn is not named any more."""
+        runs = [get_run(self.client, run).info for run in str((found.tags or {}).get(EVALS, "")).split()]
+        return [Evaluation(run=run.run_id, place=f"{run.artifact_uri}/{FILE}") for run in runs]
 
     def pruned(self, found: ModelVersion) -> str:
         return in_tags(found.tags or {})

@@ -41,18 +41,21 @@ class Standing:
 class Binding:
     """The digests of a version. `version_created`: milliseconds since 1970. `artifact`: number and digest of the names
     and contents of the version's files. `runs`: run id → digest of everything that the judge reads of it, for both
-    sides. `seal_row`: the ledger's row that sealed the files; None if the seal was not asked for."""
+    sides. `seal_row`: the ledger's row that sealed the files; None if the seal was not asked for. `evals`: number of
+    each row on evaluations of both sides → digest of its table; None if its policy judges none."""
 
     version_created: int
     source: str
     artifact: str
     runs: Mapping[str, str]
     seal_row: int | None = None
+    evals: Mapping[str, str] | None = None
 
     def to_facts(self) -> dict[str, Any]:
         """The binding as it is kept in the ledger."""
         runs = dict(sorted(self.runs.items()))
-        return {"source": self.source, "artifact": self.artifact, "runs": runs, "seal_row": self.seal_row}
+        evals = {} if self.evals is None else {"evals": dict(sorted(self.evals.items()))}
+        return {"source": self.source, "artifact": self.artifact, "runs": runs, "seal_row": self.seal_row, **evals}
 
 
 @dataclass(frozen=True, kw_only=True)

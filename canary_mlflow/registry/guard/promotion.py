@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from canary_mlflow.ledger.writing import add, keys_in, let_sign
 from canary_mlflow.mlflow_internals import writing
 from canary_mlflow.registry.guard import refusals, stored
 from canary_mlflow.registry.guard.binding import changes
+from canary_mlflow.registry.guard.evaluated import WITHDRAWN, fault_of, rows_about
 from canary_mlflow.registry.guard.order import Order, Standing
 from canary_mlflow.registry.policies.in_force import USED
 from canary_mlflow.registry.pruning.pruned import BESIDE, in_words
@@ -57,6 +59,8 @@ def carry_out(store: Ledgered, order: Order) -> list[Row]:
             now = policy_row(version.said, order.model)
             if now != order.facts[USED]["row"]:
                 raise refusals.policy_set(order.alias, order.model, order.version, now)
+        if order.binding.evals is not None:
+            refuse_other_evals(session, version, order.binding.evals, before.version, order.alias)
         rows = []
         for alias in order.pins:
             held = standing(store, session, order.model, alias)
@@ -82,6 +86,16 @@ def refuse_needed(store: Ledgered, session: Any, order: Order, version: stored.S
     if now != order.facts[BESIDE]:
         what = f"the champion was {order.facts[BESIDE]} when this was looked at, and is {now}"
         raise refusals.still_needed(order.model, order.version, what)
+
+
+def refuse_other_evals(
+    session: Any, version: stored.Seen, judged: Mapping[str, str], baseline: int | None, alias: str
+) -> None:
+    """Refuse a verdict on other evaluations than both sides have now: one was added or withdrawn. `judged`: by row."""
+    rows = rows_about(session, version.workspace, version.name, (version.version, baseline))
+    if others := sorted(row.seq for row in rows if str(row.seq) not in judged):
+        what = f"row {others[0]} of the ledger is about its evaluations, and came after it was judged"
+        raise refusals.stale(alias, version.name, version.version, what)
 
 
 def end_of_chain(session: Any, signer: Signer, actor: str, said: table.Bearing) -> Row | None:
@@ -142,6 +156,8 @@ def promote(store: Ledgered, model: str, version: str, alias: str, actor: str) -
         if found.holder == found.version:
             return None  # as in stock MLflow
         row = granting(session, found, alias)
+        named = (table.row_at(session, int(seq)) for seq in row.facts.get("evals") or ())
+        evaluations = [one.facts for one in named if one is not None and one.word != WITHDRAWN]
     facts, judged_of = row.facts, as_stored(found)
     created, source = found.creation_time, str(found.source)
     place = str(found.storage_location or source)
@@ -149,7 +165,8 @@ def promote(store: Ledgered, model: str, version: str, alias: str, actor: str) -
         binding = store.binding_now(created, source, place, list(facts.get("runs") or {}))
     except CanaryError as error:  # MLflow's handlers only know its own exceptions, and answer 500 to others
         raise refusals.stale(alias, model, version, str(error)) from error
-    if different := changes(facts, binding):
+    changed = filter(None, map(fault_of, evaluations))
+    if different := [*changes(facts, binding), *changed]:
         raise refusals.stale(alias, model, version, different[0])
     signer = load_signer(key_folder())
     with writing(store) as session:
@@ -204,4 +221,6 @@ def granting(session: Any, version: stored.Seen, alias: str) -> Row:
         raise refusals.not_granted(alias, model, number, row.word, row.facts.get("held_back"))
     for what in faults(row, None, keys_in(session, rows=version.said.keys)):
         raise refusals.broken_row(alias, model, number, row.seq, what)
+    if (judged := row.facts.get("evals")) is not None:
+        refuse_other_evals(session, version, judged, row.facts.get("baseline_version"), alias)
     return row

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from canary_mlflow.errors import UsageError
+from canary_mlflow.evals.comparing import broken_in
 from canary_mlflow.gates.evidence.clocks import judged_in_pairs
 from canary_mlflow.gates.judge import judge
 from canary_mlflow.gates.model.policy import FreshBaseline, Policy
@@ -22,6 +23,7 @@ from canary_mlflow.gates.model.wording import listed, sentence_case
 from canary_mlflow.gates.top_up import champion_runs
 from canary_mlflow.registry.acts.accepting import accepted_in
 from canary_mlflow.registry.backends import registry_of
+from canary_mlflow.registry.evaluations import Known, known_of, with_evals
 from canary_mlflow.registry.evidence import is_own_script, warnings_of
 from canary_mlflow.registry.guard.binding import bind
 from canary_mlflow.registry.guard.loading_code import LOADING, RESUMING
@@ -175,7 +177,8 @@ class Judged:
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """A version and what it is judged on. `against`: the champion. `policy`: the one that applies, at this try.
-    `overruled`: a note on the policy that was given and does not apply."""
+    `overruled`: a note on the policy that was given and does not apply. `evals`: what is known of both sides'
+    evaluations; None if the policy judges none."""
 
     found: ModelVersion
     registry: Registry
@@ -186,6 +189,7 @@ class Case:
     baseline: Version | None
     candidate: Version
     past: TrackRecord
+    evals: Known | None
 
 
 def assess(client: MlflowClient, model: str, version: str, policy: Policy, options: Options) -> Judged:
@@ -203,7 +207,7 @@ def assess(client: MlflowClient, model: str, version: str, policy: Policy, optio
     sealed = require_seal(registry, case.found) if follows else None
     others = (*case.baseline.runs, *case.baseline.fresh) if case.baseline else ()
     runs = (*case.candidate.runs, *others, *(pinned.runs if pinned else ()))
-    bound = bind(registry, case.found, runs, sealed)
+    bound = replace(bind(registry, case.found, runs, sealed), evals=case.evals.rows if case.evals else None)
     return replace(judged, binding=bound, against=case.against, unrecorded=case.past.unrecorded)
 
 
@@ -226,6 +230,9 @@ def gather(client: MlflowClient, model: str, version: str, policy: Policy, optio
     applied = replace(applied, looks=applied.looks.ending_with(champion_runs(applied, baseline, candidate)))
     past = track_record(registry, against, found, baseline, candidate)
     baseline, others = counted(baseline)
+    evals = None
+    if applied.evals is not None:
+        baseline, candidate, evals = with_evals(registry, baseline, candidate)
     return Case(
         found=found,
         registry=registry,
@@ -236,6 +243,7 @@ def gather(client: MlflowClient, model: str, version: str, policy: Policy, optio
         baseline=baseline,
         candidate=candidate,
         past=replace(past, aside=others),
+        evals=evals,
     )
 
 
@@ -255,6 +263,8 @@ def judge_case(client: MlflowClient, case: Case, options: Options) -> tuple[Verd
     if pinned is not None and pinned.version is not None:
         its_version = find_version(client, candidate.model, pinned.version)
         refuse_changed_evidence(case.registry, its_version, Read(runs=pinned.runs), case.past.rows)
+        if policy.evals is not None:
+            pinned = replace(pinned, evals=known_of(case.registry, its_version).results.tables)
     verdict = case.past.noted(against_anchor(policy, pinned, candidate, verdict), str(case.found.version), policy)
     changed = changed_since(case.past.rows, verdict, case.used, look=look is not None)
     verdict = replace(verdict, notes=(*(note for note in (changed, case.overruled) if note), *verdict.notes))
@@ -277,7 +287,8 @@ def decision_on(client: MlflowClient, case: Case, verdict: Verdict, options: Opt
     found = case.found
     code, notes = code_notes(case.past.rows, found)
     missing = champion_note(client, case.past.rows, str(found.name), case.against.number)
-    verdict = replace(verdict, notes=(*verdict.notes, *notes, *([missing] if missing else [])))
+    of_evals = case.evals.notes if case.evals else ()
+    verdict = replace(verdict, notes=(*verdict.notes, *of_evals, *notes, *([missing] if missing else [])))
     holds = holds_of(case.policy, found, case.baseline, case.candidate, verdict, options.promote, code)
     good = verdict.outcome is Outcome.PASS or could_begin(case.policy, verdict)
     why = unchecked(case.registry, found) if good else ""
@@ -304,6 +315,7 @@ def decision_on(client: MlflowClient, case: Case, verdict: Verdict, options: Opt
         page=version_page(str(found.name), str(found.version)),
         warnings=warnings_of(client, verdict),
         run_minutes=minutes_of_runs(client, session) if (session := session_of(found)) else None,
+        broken=broken_in(verdict, case.baseline.evals, case.candidate.evals) if case.baseline else {},
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from canary_mlflow import tags
 from canary_mlflow.errors import UsageError
 from canary_mlflow.registry.backends import registry_of
+from canary_mlflow.registry.evaluations import add, read_paths
 from canary_mlflow.registry.guard.seal import seal_version
 from canary_mlflow.registry.sessions.leftovers import drop_unsealed
 from canary_mlflow.registry.sessions.own import broken_off, check_name
 from canary_mlflow.registry.sessions.rows import record_runs
 from canary_mlflow.registry.sessions.weights_check import check_weights, evaluate
-from canary_mlflow.registry.versions import Weights, ensure_model
+from canary_mlflow.registry.versions import Weights, ensure_model, find_version
 from canary_mlflow.resolve import refuse_profile
 from canary_mlflow.tracking.delivery.uploading import upload
 from canary_mlflow.tracking.stores.session import active_run, child_runs
@@ -55,13 +56,15 @@ def register_version(
     return number
 
 
-def register_session(client: MlflowClient, session_id: str, model: str | None, weights: Path | None) -> tuple[str, str]:
+def register_session(
+    client: MlflowClient, session_id: str, model: str | None, weights: Path | None, evals: Sequence[Path] = ()
+) -> tuple[str, str]:
     """Register a new version with the session as its evidence, and return (model, number); nothing is judged.
 
     `model`: by default the one that the session was started for. `weights`: the folder of the model that the session
-    trained, which is copied to the session's artifacts. Raises NoSuchRun; UsageError for a session that is still open,
-    has no runs or is already a version's evidence, for an invalid model name, and for a folder without weights or
-    whose model or tokenizer cannot be loaded; StoreError.
+    trained, which is copied to the session's artifacts. `evals`: results of benchmarks, for that version. Raises
+    NoSuchRun; UsageError for a session that is still open, has no runs or is already a version's evidence, for an
+    invalid model name, and for a folder without weights or whose model or tokenizer cannot be loaded; StoreError.
     """
     session = active_run(client, session_id)
     refuse_profile(session_id, session.data.tags)
@@ -70,6 +73,7 @@ def register_session(client: MlflowClient, session_id: str, model: str | None, w
         raise UsageError(f"session {session_id}: it names no model; expected the name of one; add it to the command")
     check_name(name)
     refuse_unready(client, session)
+    results = read_paths(evals, None, registry_of(client), name) if evals else None
     evaluation = None
     if weights is not None:
         check_weights(weights, session_id)
@@ -77,7 +81,10 @@ def register_session(client: MlflowClient, session_id: str, model: str | None, w
         upload(client, session_id, weights, "model")
     # The session is the source run, as it is not known from which of its runs the weights come.
     kept = Weights.NONE if weights is None else Weights.FILES
-    return name, register_version(client, name, session_id, session_id, weights=kept, evaluation=evaluation)
+    version = register_version(client, name, session_id, session_id, weights=kept, evaluation=evaluation)
+    if results is not None:
+        add(client, find_version(client, name, version), results, weights)
+    return name, version
 
 
 def refuse_unready(client: MlflowClient, session: Run) -> None:

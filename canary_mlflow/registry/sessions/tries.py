@@ -96,7 +96,8 @@ def count(
     judged = [row for row in rows if row.kind == Kind.VERDICT and row.seq > since]
     earlier = [f"session {row.alias[:SHORT]} ({said_of(row.alias, judged)})" for row in before]
     evidence = {run.run_id for run in candidate_side(candidate.runs).evidence}
-    earlier += looks_before(session_id, judged, evidence)
+    evals = {str(row.seq) for row in rows if row.kind == Kind.EVALS and row.version == int(candidate.version or 0)}
+    earlier += looks_before(session_id, judged, evidence, evals)
     return Tries(number=len(earlier) + 1, earlier=tuple(earlier), stopped=stopped, open=begun)
 
 
@@ -134,14 +135,20 @@ def said_of(session_id: str, judged: Sequence[Row]) -> str:
     return f"version {found[-1].version}: {found[-1].word}" if found else "not judged"
 
 
-def looks_before(session_id: str | None, judged: Sequence[Row], now: set[str]) -> list[str]:
-    """Earlier judgements of this session, outside a plan of looks, when it had other runs."""
+def looks_before(session_id: str | None, judged: Sequence[Row], now: set[str], evals: set[str]) -> list[str]:
+    """Earlier judgements of this session when it had other runs, outside a plan of looks, or other evaluations.
+    `evals`: the rows on those of the version; a judgement without any has not looked at them."""
     sets: dict[frozenset[str], str] = {}
     for row in judged:
         verdict = row.facts.get("verdict") or {}
         had = frozenset(verdict.get("candidate_runs") or ())
-        if row.facts.get("session") == session_id and verdict.get("look") is None and had != now:
+        if row.facts.get("session") != session_id:
+            continue
+        looked_at = evals & set(row.facts.get("evals") or ())
+        if verdict.get("look") is None and had != now:
             sets[had] = f"its own {counted(len(had), 'run')}: {row.word}"
+        elif looked_at and looked_at != evals:
+            sets[frozenset(looked_at)] = f"{counted(len(looked_at), 'row')} on its evaluations: {row.word}"
     return list(sets.values())
 
 
