@@ -146,8 +146,6 @@ def seals() -> dict[str, Any]:
 
 def evals() -> dict[str, Any]:
     """Read the table of an evaluation from its run, and record its digest."""
-    from flask import request
-
     from canary_mlflow.registry.evaluations import add_here
 
     asked = parse(request.get_data(), EVALS)
