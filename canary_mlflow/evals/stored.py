@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from canary_mlflow.errors import UsageError
@@ -29,9 +30,10 @@ class Stored:
 
 
 def to_text(results: Results, weights: str) -> str:
-    """The file's text; the same for the same results."""
+    """The file's text; the same for the same results. Of files it has the names alone: paths are nobody's business."""
     tables = [asdict(table) | {"seed": at} for seeds in results.tables.values() for at, table in enumerate(seeds)]
-    return json.dumps({"files": dict(results.digests), "weights": weights, "tables": tables}, sort_keys=True)
+    files = {key: Path(name).name for key, name in results.digests.items()}
+    return json.dumps({"files": files, "weights": weights, "tables": tables}, sort_keys=True)
 
 
 def from_bytes(raw: bytes, where: str) -> Stored:

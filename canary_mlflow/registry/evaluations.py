@@ -244,7 +244,7 @@ def record(
 
 def log(client: MlflowClient, run_id: str, found: ModelVersion, results: Results, text: str) -> None:
     """Scores to look at, the items as datasets, linked to the version's logged model; and the table."""
-    from mlflow.entities import Dataset, DatasetInput, LoggedModelInput, Metric
+    from mlflow.entities import Dataset, DatasetInput, Metric
 
     client.log_text(run_id, text, FILE)
     made, now = LOGGED.fullmatch(str(found.source)), int(time.time() * 1000)
@@ -257,6 +257,11 @@ def log(client: MlflowClient, run_id: str, found: ModelVersion, results: Results
         key, score = "eval/" + re.sub(r"[^\w. /:-]", "_", benchmark)[:200], tables[0].score
         numbers = {f"{key}/items": float(len(tables[0].items))} | ({} if score is None else {key: score})
         metrics += [Metric(name, value, now, 0, **link) for name, value in numbers.items()]
-    client.log_inputs(run_id, datasets, **({"models": [LoggedModelInput(model)]} if model else {}))
+    linked = {}
+    if model:  # MLflow 2 has no logged models
+        from mlflow.entities import LoggedModelInput
+
+        linked["models"] = [LoggedModelInput(model)]
+    client.log_inputs(run_id, datasets, **linked)
     client.log_batch(run_id, metrics[:MOST_METRICS])
     client.set_terminated(run_id)

@@ -11,6 +11,7 @@ from typing import Any
 import mlflow
 import pytest
 from click.testing import CliRunner, Result
+from mlflow import MlflowClient
 from paged import site
 from recorded import Recorded
 from servers import Server
@@ -20,6 +21,8 @@ from canary_mlflow.cli import canary
 from canary_mlflow.errors import UsageError
 from canary_mlflow.policies import content_of, load_policy
 from canary_mlflow.registry.backends import registry_of
+from canary_mlflow.registry.backends.stock import Stock
+from canary_mlflow.registry.evaluations import known_of, withdraw_here
 from canary_mlflow.registry.judging.gatekeeper import gate as judge
 from canary_mlflow.reports import markdown, terminal
 from canary_mlflow.tracking.stores.store import prepare_store
@@ -198,7 +201,7 @@ def test_the_same_file_is_refused_for_both_sides(bench: Bench) -> None:
     path = bench.folder / "v1-80.jsonl"
     again = bench.command("evals", "add", bench.named(bench.candidate), path)
     assert again.exit_code == 2
-    assert f"{path} is in row {bench.evals()[0].seq} of the ledger, for version 1, already" in again.stderr
+    assert f"{path.name} is in row {bench.evals()[0].seq} of the ledger, for version 1, already" in again.stderr
     assert len(bench.evals()) == 1
 
 
@@ -264,6 +267,19 @@ def test_a_group_that_the_policy_names_must_be_the_items_own(bench: Bench) -> No
     assert "items are not grouped by doc.passage" in found.verdict.reason
 
 
+def test_without_a_ledger_a_tag_names_the_evaluations(bench: Bench) -> None:
+    stock = Stock(MlflowClient(bench.recorded.uri, bench.recorded.uri))
+
+    def found() -> Any:
+        return stock.client.get_model_version(bench.recorded.model, bench.candidate)
+
+    run = bench.add(bench.candidate, 100)
+    assert known_of(stock, found()).results.tables["math"][0].score == 0.75
+    withdraw_here(stock, bench.recorded.model, bench.candidate, run, "another prompt", "ann")
+    assert known_of(stock, found()).results.tables == {}
+
+
+@pytest.mark.full  # the test above reads the same tags every day
 def test_a_stock_server_keeps_evaluations_in_tags(recorder: type[Recorded], tmp_path: Path) -> None:
     """Without a ledger nothing is signed, but the gate reads the same tables."""
     uri = f"sqlite:///{tmp_path}/mlflow.db"
