@@ -66,15 +66,8 @@ class Draft:
 
     def table(self) -> Table:
         """What was read."""
-        return Table(
-            benchmark=self.benchmark,
-            source=self.source,
-            items=self.items,
-            higher=self.higher,
-            facts=self.facts,
-            grouped=self.group or "",
-            run=self.run,
-        )
+        told = {name: value for name, value in vars(self).items() if name not in ("path", "group")}
+        return Table(**told, grouped=self.group or "")
 
 
 def score_of(value: object) -> float | None:

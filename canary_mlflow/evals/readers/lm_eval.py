@@ -133,14 +133,7 @@ class Run:
                 name, score = _name(task, metric, filtered), score_of(value)
                 known = {name, _name(self.home(task, key), metric, filtered)} & self.drafts.keys()
                 if comma and not metric.endswith("_stderr") and score is not None and not known:
-                    yield Table(
-                        benchmark=name,
-                        source=task,
-                        higher=self.higher(task, metric),
-                        facts=self.facts(task, metric, filtered),
-                        aggregate=score,
-                        run=str(self.said.get("date", "")),
-                    )
+                    yield Table(benchmark=name, source=task, aggregate=score, run=str(self.said.get("date", "")))
 
 
 def _name(task: str, metric: str, filtered: str) -> str:
