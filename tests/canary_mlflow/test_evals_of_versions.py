@@ -242,7 +242,7 @@ def test_versions_are_compared_without_a_verdict(bench: Bench) -> None:
     bench.add(bench.candidate, 200)
     result = bench.command("evals", "compare", bench.named(1), bench.named(bench.candidate), "--margin", "0.05")
     assert result.exit_code == 1, result.stderr
-    assert "enchmark math 80.0 -> 50.0 (-30.0 points, limit -5.00 points)" in result.stdout
+    assert "enchmark math 80.0 → 50.0 (-30.0 points, limit -5.00 points)" in result.stdout
 
 
 def test_register_takes_evaluations_along(bench: Bench) -> None:
