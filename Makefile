@@ -48,7 +48,7 @@ docs: $(READY)             ## the pages that are made from the code, and the tab
 	$(V)/bin/python -m pytest -q tests/canary_mlflow/test_guard_attacks.py --write-docs
 
 site: .site/.ready         ## the documentation as a site, in site/: python -m http.server -d site
-	PATH="$(CURDIR)/$(V)/bin:$$PATH" NO_MKDOCS_2_WARNING=1 .site/bin/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 .site/bin/mkdocs build --strict
 
 .site/.ready: pyproject.toml
 	@$(PY) -m venv --clear .site
