@@ -59,9 +59,9 @@ def version_named(client: MlflowClient, text: str) -> ModelVersion:
     return found
 
 
-def known_of(registry: Registry, found: ModelVersion) -> Known:
-    """Read the version's evaluations, all that were not withdrawn. Raises UsageError for a table that is not the one
-    that was signed; StoreError."""
+def known_of(registry: Registry, found: ModelVersion, *, sealed: bool = False) -> Known:
+    """Read the version's evaluations, all that were not withdrawn. `sealed`: only those of its sealed weights. Raises
+    UsageError for a table that is not the one that was signed; StoreError."""
     subject = f"version {found.version} of {found.name!r}"
     every, several, notes = registry.evaluations(found), [], []
     for one in every:
@@ -77,18 +77,20 @@ def known_of(registry: Registry, found: ModelVersion) -> Known:
             )
         if one.weights == NOT_SHOWN:
             notes.append(f"version {found.version}: its evaluation in {name} does not show which weights it loaded")
-        several.append(stored.results)
+        if one.weights == SEALED or not sealed:
+            several.append(stored.results)
     results = together(subject, several) if several else Known().results
     return Known(results=results, rows=numbers_of(every), notes=tuple(notes))
 
 
 def with_evals(
-    registry: Registry, baseline: Version | None, candidate: Version
+    registry: Registry, baseline: Version | None, candidate: Version, *, sealed: bool
 ) -> tuple[Version | None, Version, Known]:
     """Both sides with what was evaluated of them. Raises UsageError for the same file or run on both."""
     sides, found = [side for side in (baseline, candidate) if side], []
     for side in sides:
-        found.append(known_of(registry, find_version(registry.client, side.model, str(side.version))))
+        its = find_version(registry.client, side.model, str(side.version))
+        found.append(known_of(registry, its, sealed=sealed))
     if len(found) == 2:
         refuse_same(found[0].results, found[1].results, f"version {candidate.version} of {candidate.model!r}")
     made = [replace(side, evals=one.results.tables) for side, one in zip(sides, found, strict=True)]

@@ -22,7 +22,7 @@ from canary_mlflow.gates.model.fields import (
 )
 from canary_mlflow.gates.model.rules import Role
 
-SUITE = "suite"
+SUITE, WEIGHTS, REQUIRED = "suite", "weights", "required"
 _MARGIN = number(0, above=True)
 
 
@@ -59,10 +59,12 @@ class EvalRule:
 
 @dataclass(frozen=True, kw_only=True)
 class EvalRules:
-    """The benchmarks by name. `suite`: the gate over those that decide: their mean may lose no more than this."""
+    """The benchmarks by name. `suite`: the gate over those that decide: their mean may lose no more than this.
+    `sealed`: in a registry, only what was evaluated of the version's sealed weights counts."""
 
     rules: Mapping[str, EvalRule]
     suite: float | None = None
+    sealed: bool = False
 
     @property
     def deciding(self) -> int:
@@ -72,12 +74,13 @@ class EvalRules:
     def widened(self, times: float) -> EvalRules:
         """The rules with limits `times` as wide."""
         rules = {name: replace(rule, margin=times * rule.margin) for name, rule in self.rules.items()}
-        return EvalRules(rules=rules, suite=self.suite and times * self.suite)
+        return replace(self, rules=rules, suite=self.suite and times * self.suite)
 
     def to_dict(self) -> dict[str, Any]:
         """What a policy file holds under `evals`."""
         found: dict[str, Any] = plain(self.rules)
-        return {**({SUITE: {"margin": self.suite}} if self.suite else {}), **found}
+        weights = {WEIGHTS: REQUIRED} if self.sealed else {}
+        return {**({SUITE: {"margin": self.suite}} if self.suite else {}), **weights, **found}
 
 
 def read_evals(path: str, value: Any) -> EvalRules | None:
@@ -86,8 +89,13 @@ def read_evals(path: str, value: Any) -> EvalRules | None:
         return None
     found = dict(mapping(path, value))
     suite = fields(f"{path}.{SUITE}", found.pop(SUITE), {"margin": _MARGIN}) if SUITE in found else {}
+    weights = found.pop(WEIGHTS, None)
+    if weights not in (None, REQUIRED):
+        raise PolicyError(f"{path}.{WEIGHTS}: {weights!r}; expected {REQUIRED}, or no such key")
     return EvalRules(
-        rules={str(name): _rule(f"{path}.{name}", body) for name, body in found.items()}, suite=suite.get("margin")
+        rules={str(name): _rule(f"{path}.{name}", body) for name, body in found.items()},
+        suite=suite.get("margin"),
+        sealed=weights == REQUIRED,
     )
 
 

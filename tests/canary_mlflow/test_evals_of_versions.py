@@ -218,6 +218,10 @@ def test_whether_the_sealed_weights_were_evaluated_is_said(bench: Bench, tmp_pat
     assert bench.evals() == []
     assert bench.command("evals", "add", bench.named(bench.candidate), path, "--weights", source).exit_code == 0
     assert bench.evals()[-1].facts["weights"] == "sealed"
+    bench.add(1, 80)  # of which nobody knows that
+    insists = POLICY | {"evals": {**POLICY["evals"], "weights": "required"}}
+    found = judge(client, model, bench.candidate, load_policy(insists), dry_run=True)
+    assert "no evaluation of the baseline" in found.verdict.reason
 
 
 def test_a_table_that_was_changed_is_refused_and_found_by_the_audit(bench: Bench) -> None:

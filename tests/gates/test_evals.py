@@ -324,6 +324,7 @@ def test_a_policy_without_the_section_and_its_verdicts_stay_as_they_were(smoke: 
 def test_a_policy_with_the_section_is_read_back(smoke_with_evals: Any) -> None:
     evals = {
         "suite": {"margin": 0.01},
+        "weights": "required",
         "race/acc": {"role": "gate", "margin": 0.02, "share": 0.1, "group": "doc.article", "prior": 0.01,
                      "may_differ": [], "about": "weights"},
     }  # fmt: skip
@@ -340,6 +341,7 @@ def test_a_policy_with_the_section_is_read_back(smoke_with_evals: Any) -> None:
         ({"b": {"margin": 0.1, "limit": 1}}, "evals.b: unknown key 'limit'"),
         ({"b": {"margin": 0}}, "evals.b.margin: found 0; expected a number above 0"),
         ({"b": {"margin": 0.1, "role": "hard"}}, "evals.b.role: found 'hard'; a benchmark needs a baseline"),
+        ({"weights": "some"}, "evals.weights: 'some'; expected required"),
         ({"suite": {}}, "evals.suite: margin missing"),
         ([], "evals: found []; expected a mapping"),
     ],

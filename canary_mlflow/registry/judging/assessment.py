@@ -240,7 +240,7 @@ def gather(client: MlflowClient, model: str, version: str, policy: Policy, optio
     baseline, others = counted(baseline)
     evals = None
     if applied.evals is not None:
-        baseline, candidate, evals = with_evals(registry, baseline, candidate)
+        baseline, candidate, evals = with_evals(registry, baseline, candidate, sealed=applied.evals.sealed)
     return Case(
         found=found,
         registry=registry,
@@ -272,7 +272,9 @@ def judge_case(client: MlflowClient, case: Case, options: Options) -> tuple[Verd
         its_version = find_version(client, candidate.model, pinned.version)
         refuse_changed_evidence(case.registry, its_version, Read(runs=pinned.runs), case.past.rows)
         if policy.evals is not None:
-            pinned = replace(pinned, evals=known_of(case.registry, its_version).results.tables)
+            pinned = replace(
+                pinned, evals=known_of(case.registry, its_version, sealed=policy.evals.sealed).results.tables
+            )
     verdict = case.past.noted(against_anchor(policy, pinned, candidate, verdict), str(case.found.version), policy)
     changed = changed_since(case.past.rows, verdict, case.used, look=look is not None)
     verdict = replace(verdict, notes=(*(note for note in (changed, case.overruled) if note), *verdict.notes))
