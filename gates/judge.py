@@ -34,6 +34,7 @@ def judge(
     share: float | None = None,
     accepted: Sequence[Difference] = (),
     anchor: bool = False,
+    missing: int = 0,
 ) -> Verdict:
     """Judge the candidate's runs against the baseline's; without a baseline, by the hard checks only.
 
@@ -41,7 +42,8 @@ def judge(
     different work or hardware never gives a PASS. Then one test per metric; docs/measured/judge.md has the mathematics.
     `look`: the number of this look in the policy's plan, counted from 1; None spends the full error levels at once.
     `share`: the share of the error levels that the look may spend; None takes the plan's. `accepted`: differing facts
-    that somebody answers for. `anchor`: the baseline is the anchor.
+    that somebody answers for. `anchor`: the baseline is the anchor. `missing`: runs still to come, which hard checks
+    count as good ones.
     """
     right = candidate_side(candidate.runs)
     left = baseline_side(baseline.runs if baseline else (), right)
@@ -53,9 +55,9 @@ def judge(
     in_the_way = obstacles(baseline, left, right, pairs.fresh)
     alike = not any(one.reason_code is ReasonCode.NOT_COMPARABLE for one in in_the_way)
     changed, compared = what_differs(left.evidence, pairs.fresh, right.evidence, judged=alike and policy.hard.facts)
-    missing = "" if in_the_way else unrecorded(left.finished, right.finished, changed)
-    of_facts = fact_check(policy, changed, compared, accepted, missing)
-    checks = [*filter(None, [of_facts]), *hard_checks(policy, right, baseline)]
+    lacking = "" if in_the_way else unrecorded(left.finished, right.finished, changed)
+    of_facts = fact_check(policy, changed, compared, accepted, lacking)
+    checks = [*filter(None, [of_facts]), *hard_checks(policy, right, baseline, missing)]
     same = CONFIGURATION in compared and not any(one.group not in (FACTS, HARDWARE) for one in changed)
     metrics, more_runs = (
         (in_the_way, None)

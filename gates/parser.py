@@ -126,7 +126,7 @@ def parse_policy(body: Mapping[str, Any]) -> Policy:
     """
     found = fields(
         "policy",
-        {"priors": {}, "refuse_code": False, "evals": None, **mapping("policy", body)},
+        {"priors": {}, "refuse_code": False, "fail_fast": False, "evals": None, **mapping("policy", body)},
         {**readers(Policy), "rules": mapping, "overlays": mapping, "priors": mapping},
     )
     overlays = _conditionals("overlays", found["overlays"], partial(some_fields, readers=RULE_KEYS))

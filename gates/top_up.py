@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from canary_mlflow.gates.evidence.clocks import contended, judged_in_pairs
 from canary_mlflow.gates.hard.crashes import crashes
 from canary_mlflow.gates.hard.hard_gates import hard_checks
+from canary_mlflow.gates.judge import judge
 from canary_mlflow.gates.model.policy import Policy
 from canary_mlflow.gates.model.records import Run, Version
 from canary_mlflow.gates.model.rules import Role
 from canary_mlflow.gates.model.sides import Side, baseline_side, candidate_side, conditions, mismatches, planned
-from canary_mlflow.gates.model.verdict import CheckOutcome, Outcome, ReasonCode, Verdict
+from canary_mlflow.gates.model.verdict import CheckOutcome, Difference, Outcome, ReasonCode, Verdict
 from canary_mlflow.gates.model.wording import counted
 
 GIVEN_UP = 2.0
@@ -112,6 +113,18 @@ def in_vain(policy: Policy, baseline: Version, candidate: Version) -> bool:
     blocked = any(check.outcome is CheckOutcome.BLOCK for check in hard_checks(policy, right, baseline))
     both = left.evidence and right.evidence
     return blocked or bool(both and any(mismatches(left, right, what) for what in ("workload", "hardware")))
+
+
+def certain(
+    policy: Policy, baseline: Version | None, candidate: Version, missing: int, accepted: Sequence[Difference] = ()
+) -> str:
+    """The check that blocks by itself, a hard one or the facts, and would whatever the `missing` runs showed; '' for
+    none, and if the policy does not end a session for it. `accepted`: as for `judge`."""
+    if not policy.fail_fast or not candidate.runs:
+        return ""
+    checks = judge(policy, baseline, candidate, accepted=accepted, missing=missing).checks
+    blocking = (one for one in checks if one.role is Role.HARD and one.outcome is CheckOutcome.BLOCK)
+    return next((one.named for one in blocking), "")
 
 
 def _sides(policy: Policy, reference: Sequence[Run], candidate: Version) -> tuple[Policy, Side, Side]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
 
@@ -13,6 +13,9 @@ from mlflow import MlflowClient
 from canary_mlflow.analysis.reading import publish_study
 from canary_mlflow.commands.shared import print_decision
 from canary_mlflow.errors import CanaryError
+from canary_mlflow.gates.facts.exact import FACTS
+from canary_mlflow.gates.model.policy import Policy
+from canary_mlflow.gates.model.wording import listed
 from canary_mlflow.launching.added_runs import AddedRuns, run_champion
 from canary_mlflow.launching.cluster import runner_at
 from canary_mlflow.launching.plan import Plan
@@ -20,19 +23,21 @@ from canary_mlflow.launching.runs import Result, Runner, make_one
 from canary_mlflow.notify.delivery import tell
 from canary_mlflow.notify.events import of_decision
 from canary_mlflow.policies import load_policy
+from canary_mlflow.registry.acts.accepting import accepted_facts
 from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.evidence import champion_runs
 from canary_mlflow.registry.judging.gatekeeper import gate
-from canary_mlflow.registry.judging.unregistered import champion_or_none, gate_change, gate_session
+from canary_mlflow.registry.judging.unregistered import certain_block, champion_or_none, gate_change, gate_session
 from canary_mlflow.registry.sessions.leftovers import clear
 from canary_mlflow.registry.sessions.registering import register_version
 from canary_mlflow.registry.sessions.rows import begin, record_runs
 from canary_mlflow.registry.versions import Weights
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.shown import say
-from canary_mlflow.tags import SEEDS
+from canary_mlflow.tags import LAST_STEP, MAX_STEPS, PARENT_RUN, SEEDS
+from canary_mlflow.tracking.describing.compact import expanded
 from canary_mlflow.tracking.reading.histories import read_version
-from canary_mlflow.tracking.stores.session import finish_session, held, open_session
+from canary_mlflow.tracking.stores.session import finish_session, get_run, held, minutes_of_runs, open_session
 from canary_mlflow.tracking.stores.store import prepare_store
 from canary_mlflow.training.ahead import first_runs
 from canary_mlflow.training.config import CanaryConfig
@@ -86,14 +91,16 @@ class Session:
         """Make its runs, the first with `starting`, judge them, and end it. Returns the exit code."""
         code, recorded = 4, False
         try:
-            results = self.first_runs(starting, planned)
+            results, remarks = self.first_runs(starting, planned)
             again, lost = self.recheck(results[-1])
             results += again
+            if lost:
+                remarks.append(f"the champion's code could not be run for comparison: {lost}")
             self.record_runs()
             recorded = True
             ended = max(code_of(result) for result in results)
             if ended in (0, 1, 3):
-                decision = self.register_and_gate(results, lost)
+                decision = self.register_and_gate(results, remarks)
                 print_decision(decision, full=self.config.tracking.full_report)
                 tell({decision.word.upper(), self.config.tier.name.upper()}, partial(of_decision, decision))
                 publish_study(self.client, decision)
@@ -114,21 +121,59 @@ class Session:
         """Let the ledger name the runs that were made since it last did."""
         record_runs(self.client, self.session_id, self.model)
 
-    def first_runs(self, starting: Runner, planned: int) -> list[Result]:
+    def first_runs(self, starting: Runner, planned: int) -> tuple[list[Result], list[str]]:
         """The runs before the first verdict: as planned, and all of them if the model has no champion. A first version
-        has nothing to be compared with, and becomes the baseline of all that follow."""
+        has nothing to be compared with, and becomes the baseline of all that follow. Also what `saved` says."""
         champion = champion_runs(self.client, self.model)
         client, session = self.client, self.session_id
         watched = own_runs(
-            client, session, self.config, planned, keep_weights=True, profile=True, champion_runs=champion
-        )
-        results = until_broken(starting, watched)
+            client, session, self.config, planned, keep_weights=True, profile=True, champion_runs=champion,
+            fail_fast=self.checks_of_first_steps(),
+        )  # fmt: skip
+        certain = partial(certain_block, client, self.model, session, self.policy)
+        results = until_broken(starting, watched, certain)
         missing = runs_of(self.config) - len(results)
-        if champion or results[-1].failure or missing <= 0:
-            return results
-        later = replace(self.config, seed=self.config.seed + len(results))
-        with prestarted(self.runner, later, self.scratch, missing) as runner:
-            return results + until_broken(runner, own_runs(client, session, later, missing))
+        if not (champion or results[-1].failure or results[-1].certain or missing <= 0):
+            later, planned = replace(self.config, seed=self.config.seed + len(results)), runs_of(self.config)
+            with prestarted(self.runner, later, self.scratch, missing) as runner:
+                results += until_broken(runner, own_runs(client, session, later, missing), certain)
+        return results, self.saved(results[-1], planned, champion)
+
+    @cached_property
+    def policy(self) -> Policy:
+        """The policy that judges it: the registry's, if one is set there."""
+        governing = registry_of(self.client).governing(self.model)
+        return governing.policy if governing else load_policy(self.config.gate)
+
+    def checks_of_first_steps(self) -> list[str]:
+        """The checks with which a run ends in its first steps. Not the facts where somebody has accepted any, which
+        only the gate knows."""
+        policy = self.policy
+        accepted = policy.fail_fast and accepted_facts(registry_of(self.client), self.model)
+        asked = {FACTS: policy.hard.facts and not accepted, "invariants": policy.hard.invariants}
+        return [name for name, wanted in asked.items() if policy.fail_fast and wanted]
+
+    def saved(self, last: Result, planned: int, champion: Sequence[str]) -> list[str]:
+        """A sentence on the runs and steps that were not made, as the session can only fail; said at once. `last`: its
+        last run, of as many as were `planned`."""
+        if not last.certain and code_of(last) != 1:
+            return []
+        run = get_run(self.client, last.run_id)
+        made = expanded(run.data.tags)
+        steps, ended = int(made.get(MAX_STEPS, 0)), int(made.get(LAST_STEP, 0))
+        seeds = [str(seed) for seed in range(last.seed + 1, self.config.seed + planned)]
+        left = (len(seeds) + 1) * steps - ended
+        if left <= 0:
+            return []
+        others = (get_run(self.client, one).data.tags[PARENT_RUN] for one in champion[:1])
+        took = next(filter(None, (minutes_of_runs(self.client, one) for one in (self.session_id, *others))), None)
+        time = f", about {took * left / steps:.1f} minutes" if took and steps else ""
+        why = f"{last.certain} blocks whatever more runs show" if last.certain else last.reason
+        not_made = f"; not made: seed{'s' if len(seeds) > 1 else ''} {listed(seeds, 9)}" if seeds else ""
+        said = f"the session ended at step {ended} of {steps} of seed {last.seed}, as {why}{not_made}; saved: "
+        said += f"{left} steps{time}"
+        say(said)
+        return [said]
 
     def one_more(self, seed: int, folder: str, place: str) -> OwnRun:
         """A run that is added to it."""
@@ -153,14 +198,14 @@ class Session:
             runs = read_version(self.client, self.model, champion, metrics=()).runs
             return [again], run_champion(added, self.runner, champion, runs, seed)
 
-    def register_and_gate(self, results: list[Result], lost: str) -> Decision:
-        """Register what the session trained and gate it; a session that broke off has nothing to register. `lost`: why
-        the champion's code could not be run beside the runs that broke off."""
+    def register_and_gate(self, results: list[Result], remarks: Sequence[str]) -> Decision:
+        """Register what the session trained and gate it; a session that broke off has nothing to register. `remarks`:
+        more notes of the verdict."""
         client, model, config, policy = self.client, self.model, self.config, load_policy(self.config.gate)
         if any(result.failure for result in results):
-            return gate_session(client, model, self.session_id, policy, lost)
+            return gate_session(client, model, self.session_id, policy, remarks)
         if not config.register:
-            return gate_change(client, model, self.session_id, policy)
+            return gate_change(client, model, self.session_id, policy, remarks)
         version = register_version(
             client,
             model,
@@ -169,8 +214,9 @@ class Session:
             weights=Weights.NONE if config.tracking.weights == "none" else Weights.FILES,
             evaluation=results[0].evaluation,
         )
-        if governing := registry_of(client).governing(model):  # the gate uses it, so the plan of looks must too
-            policy = governing.policy
+        if results[-1].certain:
+            return gate(client, model, version, policy, by_plan=self.policy.top_up, remarks=lambda decision: remarks)
+        policy = self.policy  # the gate uses that of the registry, so the plan of looks must too
         number, subject = count(1), f"{model} version {version}"
 
         def running(seed: int) -> OwnRun:

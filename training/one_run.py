@@ -113,6 +113,7 @@ def _watch_of(run: Run, workload: dict[str, str]) -> CanaryCallback:
         system_metrics=tracking.system_metrics,
         watch=job.config["watch"],
         champion_runs=job.champion_runs,
+        fail_fast=job.fail_fast,
         samples=tracking.samples,
         starts_fresh=True,  # every canary builds its reference from the start model, and a new adapter
     )

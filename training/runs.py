@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from importlib import import_module
@@ -85,13 +85,16 @@ def own_runs(
     ]
 
 
-def until_broken(runner: Runner, specs: Iterable[RunSpec]) -> list[Result]:
-    """Make the runs up to the first that breaks off or becomes unstable; others that have begun are stopped, and are no
-    evidence."""
+def until_broken(
+    runner: Runner, specs: Sequence[RunSpec], certain: Callable[[int], str] = lambda missing: ""
+) -> list[Result]:
+    """Make the runs up to the first that breaks off or becomes unstable, or with which it is `certain`, however many
+    are missing, that the session fails; others that have begun are stopped, and are no evidence."""
     results: list[Result] = []
     for _, result in runner.make(specs):
-        results.append(result)
-        if result.failure:
+        missing = len(specs) - len(results) - 1
+        results.append(replace(result, certain=certain(missing) if missing and not result.failure else ""))
+        if result.failure or results[-1].certain:
             break
     return results
 

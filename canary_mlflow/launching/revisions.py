@@ -24,8 +24,8 @@ from canary_mlflow.gates.judge import judge
 from canary_mlflow.gates.model.policy import Policy, policy_to_dict
 from canary_mlflow.gates.model.records import Version
 from canary_mlflow.gates.model.verdict import Verdict
-from canary_mlflow.gates.model.wording import listed
-from canary_mlflow.gates.top_up import next_look, stays_open, to_run_again
+from canary_mlflow.gates.model.wording import counted, listed
+from canary_mlflow.gates.top_up import certain, next_look, stays_open, to_run_again
 from canary_mlflow.interpreter import CHOSEN
 from canary_mlflow.launching.projects import ProjectRun
 from canary_mlflow.launching.runs import Result, Runner, RunSpec, make_one
@@ -257,8 +257,8 @@ def carry_out(trial: Trial, runner: Runner, say: Callable[[str], None], until: i
 
 
 def make(trial: Trial, runner: Runner, pairs: int, say: Callable[[str], None]) -> bool:
-    """Make the runs that `pairs` pairs still need; return whether an exception leaves a side open, so that more runs
-    would be in vain."""
+    """Make the runs that `pairs` pairs still need; return whether more runs would be in vain: an exception leaves a
+    side open, or the candidate fails whatever they show."""
     lacking = trial.lacking(pairs)
     left, broken = Counter(seed for _, seed in lacking), set[int]()
     for spec, result in runner.make(_wanted(trial, lacking, say)):
@@ -269,6 +269,11 @@ def make(trial: Trial, runner: Runner, pairs: int, say: Callable[[str], None]) -
             make_again(trial, runner, say)
             if any(map(stays_open, trial.versions())):
                 return True
+        missing = sum(left.values())
+        pair_over = trial.policy.fail_fast and missing and not left[spec.seed]
+        if pair_over and (why := certain(trial.policy, *trial.versions(), missing)):
+            say(f"{why} blocks whatever more runs show: {counted(missing, 'run')} not made")
+            return True
     make_again(trial, runner, say)
     return False
 

@@ -45,6 +45,7 @@ class Result:
     `raised`: the exception that ended it; None also if its process left no message. `evaluation`: what
     training.evaluation.repeat_evaluation found, if the run kept its weights. `workload`: what two runs must share to be
     compared; empty if its data could not be prepared, or other code did so. `note`: what a reader should know of it.
+    `certain`: the check that its session fails with it, whatever its other runs show.
     """
 
     seed: int
@@ -55,6 +56,7 @@ class Result:
     evaluation: dict[str, Any] | None = None
     workload: dict[str, str] = field(default_factory=dict)
     note: str = ""
+    certain: str = ""
 
     @property
     def broke_off(self) -> bool:

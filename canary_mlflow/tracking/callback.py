@@ -103,7 +103,8 @@ class CanaryCallback(Hooks):
 
     `watch`: the policy of the warnings during the run (a name, a file, its keys; None for no watch); at level STOP it
     ends the training if the policy says so, and `stopped` says why. `champion_runs`: ids of runs that are good so far;
-    the watch then also warns of what leaves their band.
+    the watch then also warns of what leaves their band. `fail_fast`: checks of the gate, `facts` and `invariants`, that
+    end the training in its first steps where they block beside those runs.
 
     `workload`: what two runs must share to be compared; by default taken from the trainer's arguments, model and data.
     `config`: the composed configuration, kept as config.yaml and in metrics.json. `log_every_step` makes a trainer that
@@ -136,6 +137,7 @@ class CanaryCallback(Hooks):
         folder: Path | None = None,
         watch: str | Path | Mapping[str, Any] | None = "default",
         champion_runs: Sequence[str] = (),
+        fail_fast: Sequence[str] = (),
         starts_fresh: bool | None = None,
         samples: bool = True,
     ) -> None:
@@ -154,6 +156,7 @@ class CanaryCallback(Hooks):
             system_metrics=system_metrics,
             watch=watch,
             champion_runs=champion_runs,
+            fail_fast=fail_fast,
         )
         super().__init__(options, Samples() if samples else None)
         self._log_every_step = log_every_step

@@ -13,6 +13,7 @@ from canary_mlflow.errors import BlindProbe
 from canary_mlflow.shown import as_html
 from canary_mlflow.tracking import joining
 from canary_mlflow.tracking.ending import whereabouts
+from canary_mlflow.tracking.first_steps import STEPS, certain_harm
 from canary_mlflow.tracking.journal import Journal
 from canary_mlflow.tracking.opening import Options, Training, observers_of, open_target
 from canary_mlflow.tracking.probes import Setting, standard_probes
@@ -118,6 +119,9 @@ class Recording:
             self._probes.step_ended({})
         else:
             self.journal.step_ended(step)
+            if self._options.fail_fast and step == STEPS + 1:  # the row of the last of STEPS is closed
+                self.stopped = certain_harm(self.journal, self._options)
+                self.paused()
             if self._watching is not None and self._watching.stop_requested:
                 self.stopped = self._watching.reason
         return self._probes.all_stop(wanted=bool(self.stopped))

@@ -202,6 +202,7 @@ class Policy:
     name: Annotated[str, text]
     bootstrap: Annotated[Bootstrap, choice(Bootstrap)]
     top_up: Annotated[bool, flag]
+    fail_fast: Annotated[bool, flag]
     alpha_block: Annotated[float, number(0, 0.5, above=True)]
     alpha_pass: Annotated[float, number(0, 0.5, above=True)]
     min_baseline_runs: Annotated[int, count(1)]

@@ -133,7 +133,7 @@ def every_key(plain, prefix=""):
 def test_every_missing_key_is_named(plain):
     own = ("rules.kl_start.metric", "rules.kl_start.margin", "rules.kl_start.prior")
     plain["rules"]["kl_start"] = {"metric": "kl", "margin": 0.3, "prior": 0.05}
-    for path in [*set(every_key(plain)) - {"priors", "refuse_code"}, "rules.step_time.margin", *own]:
+    for path in [*set(every_key(plain)) - {"priors", "refuse_code", "fail_fast"}, "rules.step_time.margin", *own]:
         body = deepcopy(plain)
         *parents, last = path.split(".")
         holder = body
@@ -284,6 +284,7 @@ def test_no_key_is_forgotten_above(plain):
         "override",
         "override.operators",
         "refuse_code",
+        "fail_fast",
         "overlays",
     }  # what the judge itself does not read
     assert {f"rules.step_time.{key}" for key in plain["rules"]["step_time"]} - tested == {

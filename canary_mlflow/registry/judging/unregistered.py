@@ -11,6 +11,7 @@ from canary_mlflow.gates.judge import judge
 from canary_mlflow.gates.model.policy import Policy
 from canary_mlflow.gates.model.records import Version
 from canary_mlflow.gates.model.verdict import Verdict
+from canary_mlflow.gates.top_up import certain
 from canary_mlflow.registry.acts.accepting import accepted_facts
 from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.evidence import warnings_of
@@ -28,11 +29,13 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 
-def gate_session(client: MlflowClient, model: str, session_id: str, policy: Policy, lost: str = "") -> Decision:
+def gate_session(
+    client: MlflowClient, model: str, session_id: str, policy: Policy, remarks: Sequence[str] = ()
+) -> Decision:
     """Judge a session that left no version (its runs crashed), and record the verdict on the session.
 
-    No alias moves and nothing is bootstrapped, as there is no version. The model need not exist yet. `lost`: why the
-    champion's code could not be run beside the runs that broke off, which is noted.
+    No alias moves and nothing is bootstrapped, as there is no version. The model need not exist yet. `remarks`: more
+    notes of the verdict.
     """
     beside = beside_in(client, session_id, model)
     runs = session_runs(client, session_id, beside=beside)
@@ -46,10 +49,7 @@ def gate_session(client: MlflowClient, model: str, session_id: str, policy: Poli
         baseline, _ = counted(replace(version_with(client, model, before), fresh=fresh))
     accepted = accepted_facts(registry_of(client), model)
     verdict = judge(policy, baseline, Version(model=model, version=None, runs=runs), accepted=accepted)
-    if lost:
-        verdict = replace(
-            verdict, notes=(*verdict.notes, f"the champion's code could not be run for comparison: {lost}")
-        )
+    verdict = replace(verdict, notes=(*verdict.notes, *remarks))
     return on_session(client, model, session_id, verdict, Question.SESSION)
 
 
@@ -65,10 +65,13 @@ def judge_runs(client: MlflowClient, model: str, run_ids: Sequence[str], policy:
     )
 
 
-def gate_change(client: MlflowClient, model: str, session_id: str, policy: Policy) -> Decision:
+def gate_change(
+    client: MlflowClient, model: str, session_id: str, policy: Policy, remarks: Sequence[str] = ()
+) -> Decision:
     """Judge a session against the champion, and record that on the session; nothing is registered, no alias moves."""
     candidate = Version(model=model, version=None, runs=session_evidence(client, session_id, model))
     verdict = judge_against(client, policy, champion_or_none(client, model), candidate)
+    verdict = replace(verdict, notes=(*verdict.notes, *remarks))
     return on_session(client, model, session_id, verdict, Question.CHANGE)
 
 
@@ -78,6 +81,18 @@ def judge_against(client: MlflowClient, policy: Policy, before: str | None, cand
     verdict = judge(policy, baseline, candidate, accepted=accepted_facts(registry_of(client), candidate.model))
     pinned = read_anchor(client, candidate, verdict, before)
     return against_anchor(policy, pinned, candidate, verdict)
+
+
+def certain_block(client: MlflowClient, model: str, session_id: str, policy: Policy, missing: int) -> str:
+    """The check that blocks a session that still goes on, whatever its `missing` runs show; '' for none."""
+    before = champion_or_none(client, model) if policy.fail_fast else None
+    return certain(
+        policy,
+        None if before is None else version_with(client, model, before),
+        Version(model=model, version=None, runs=session_evidence(client, session_id, model)),
+        missing,
+        accepted_facts(registry_of(client), model),
+    )
 
 
 def on_session(client: MlflowClient, model: str, session_id: str, verdict: Verdict, question: Question) -> Decision:
