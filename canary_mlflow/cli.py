@@ -19,9 +19,9 @@ from canary_mlflow.loading import collect_seldom
 from canary_mlflow.shown import replace_unknown
 
 COMMANDS = (
-    "run", "plan", "session", "register", "gate", "ab", "upgrade", "compare", "judge", "watch", "replay", "report",
-    "ci", "ui", "import", "calibrate", "power", "bless", "override", "rollback", "adopt", "accept-facts", "diff",
-    "samples", "profile", "verify-weights", "check-reward", "policy", "audit", "prune", "keys", "db",
+    "run", "plan", "session", "register", "gate", "ab", "bisect", "upgrade", "compare", "judge", "watch", "replay",
+    "report", "ci", "ui", "import", "calibrate", "power", "bless", "override", "rollback", "adopt", "accept-facts",
+    "diff", "samples", "profile", "verify-weights", "check-reward", "policy", "audit", "prune", "keys", "db",
     "deliver", "env", "doctor", "schema", "evals",
 )  # fmt: skip
 ELSEWHERE = {

@@ -23,6 +23,8 @@ PRINTED: dict[str, tuple[int, tuple[str, ...]]] = {
     "import": (1, ("import",)),
     "calibration": (1, ("calibrate",)),
     "power-table": (1, ("power",)),
+    "bisect": (1, ("bisect",)),
+    "bisect-plan": (1, ("bisect",)),
     "upgrade": (1, ("upgrade",)),
     "upgrade-plan": (1, ("upgrade",)),
     "revisions-plan": (1, ("ab",)),

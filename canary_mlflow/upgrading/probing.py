@@ -12,9 +12,9 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from glob import iglob
 from pathlib import Path
 
@@ -80,33 +80,30 @@ class Probe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prober:
-    """Tries sets of packages with one command, each once: what was tried is kept in `work`, for the next time too."""
+class Attempts:
+    """Tries one command in several ways, each once: what was tried is kept in `work`, for the next time too."""
 
     command: str
     work: Path
     minutes: float = 30.0
     overrides: Mapping[str, str] = field(default_factory=dict)  # environment variables of the command
 
-    def try_(self, pins: Pins, repeat: int = 0) -> Probe:
-        """The probe of these packages. Raises CanaryError where no environment can be had."""
-        place = self.place(pins, repeat)
-        if (known := self.known(pins, repeat)) is not None:
-            return known
-        python = build(pins)
+    def kept(self, place: Path, attempt: Callable[[Path], Probe]) -> Probe:
+        """What `attempt` finds, which is given a folder, or found before. Raises CanaryError for a disk without room,
+        and if somebody stopped it: that is no finding."""
         try:
             place.mkdir(parents=True, exist_ok=True)
-            with FileLock(place / "lock"):  # another `canary upgrade` may be at it
-                return self.known(pins, repeat) or self._kept(python, place, pins)
+            with FileLock(place / "lock"):  # another process may be at it
+                return known_at(place) or self._kept(place, attempt)
         except OSError as error:
             why = error.strerror or one_line(error)
             raise CanaryError(f"results in {self.work}: {why}; expected a writable folder with room") from error
 
-    def _kept(self, python: Path, place: Path, pins: Pins) -> Probe:
+    def _kept(self, place: Path, attempt: Callable[[Path], Probe]) -> Probe:
         """Each attempt has a folder of its own: what an interrupted one left running does not write into another's."""
         for earlier in place.glob(f"{ATTEMPT}*"):
             shutil.rmtree(earlier, ignore_errors=True)
-        found = self._run(python, Path(tempfile.mkdtemp(prefix=ATTEMPT, dir=place)), pins)
+        found = attempt(Path(tempfile.mkdtemp(prefix=ATTEMPT, dir=place)))
         if any(words in found.ended for words in NO_ROOM):
             raise CanaryError(f"the command with {place} found no room: {found.ended}; expected a disk with room")
         if found.code in STOPPED or found.ended.startswith(SAYS_STOPPED):
@@ -116,14 +113,65 @@ class Prober:
         draft.replace(place / RESULT)
         return found
 
+    def run(self, words: Sequence[str], place: Path, key: str, environment: Mapping[str, str], folder: str) -> Probe:
+        """The probe of a command that works in `folder`; what it says, and what it records, goes to `place`."""
+        began = time.monotonic()
+        try:
+            with waiting():
+                done = subprocess_guard.run(words, environment, 60 * self.minutes, folder)
+            code, said, told = done.returncode, done.stderr, done.stdout
+        except subprocess.TimeoutExpired:
+            code, said, told = 124, f"TimeoutError: not finished after {self.minutes:g} minutes", ""
+        except OSError as error:
+            raise CanaryError(f"--command {self.command}: {one_line(error)}; expected a command") from error
+        (place / "output.txt").write_text(told + said)
+        shutil.rmtree(place / DATASETS, ignore_errors=True)  # nobody reads them again, and there may be gigabytes
+        kind, ended = ("", "") if code == 0 else last_raised(said, code)
+        seconds = round(time.monotonic() - began, 1)
+        return Probe(key=key, folder=str(place), seconds=seconds, code=code, ended=ended, kind=kind)
+
+    def environment(self, place: Path, python: Path, path: Sequence[str]) -> dict[str, str]:
+        """The command's environment variables: a store, keys and caches in `place`, and `path` before its own."""
+        dropped = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "PYTHONHOME", "CANARY_SESSION", "PYTHONDONTWRITEBYTECODE")
+        kept = {name: value for name, value in os.environ.items() if name not in dropped}
+        more = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
+        return {
+            **kept,
+            "PATH": os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)]),
+            "PYTHONPATH": os.pathsep.join([*path, *more]),
+            "MLFLOW_TRACKING_URI": f"sqlite:///{place}/mlflow.db",
+            CHOSEN: str(python),
+            "CANARY_KEYS": str(place / "keys"),
+            "CANARY_CACHE": str(place / "cache"),  # one side's would be warm: it makes and saves a canary's model
+            **own_cache(place / DATASETS, os.environ),
+            **self.overrides,
+        }
+
+
+def known_at(place: Path) -> Probe | None:
+    """What was tried already."""
+    path = place / RESULT
+    return Probe(**json.loads(path.read_text())) if path.is_file() else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prober(Attempts):
+    """Tries sets of packages with one command."""
+
+    def try_(self, pins: Pins, repeat: int = 0) -> Probe:
+        """The probe of these packages. Raises CanaryError where no environment can be had."""
+        if (known := self.known(pins, repeat)) is not None:
+            return known
+        python = build(pins)
+        return self.kept(self.place(pins, repeat), partial(self._attempt, python, pins))
+
     def forget(self, pins: Pins) -> None:
         """Try these packages again the next time."""
         (self.place(pins) / RESULT).unlink(missing_ok=True)
 
     def known(self, pins: Pins, repeat: int = 0) -> Probe | None:
         """What was tried already."""
-        path = self.place(pins, repeat) / RESULT
-        return Probe(**json.loads(path.read_text())) if path.is_file() else None
+        return known_at(self.place(pins, repeat))
 
     @cached_property
     def code(self) -> str:
@@ -140,41 +188,12 @@ class Prober:
         words = json.dumps([self.command, sorted(self.overrides.items()), self.code])
         return self.work / f"{key_of({**pins, '': words})}{f'-{repeat}' if repeat else ''}"
 
-    def _run(self, python: Path, place: Path, pins: Pins) -> Probe:
-        began = time.monotonic()
+    def _attempt(self, python: Path, pins: Pins, place: Path) -> Probe:
         words = words_of(self.command)
         words[0] = str(python) if words[0] in PYTHON else words[0]
-        try:
-            with waiting():
-                done = subprocess_guard.run(words, self._environment(python, place), 60 * self.minutes)
-            code, said, told = done.returncode, done.stderr, done.stdout
-        except subprocess.TimeoutExpired:
-            code, said, told = 124, f"TimeoutError: not finished after {self.minutes:g} minutes", ""
-        except OSError as error:
-            raise CanaryError(f"--command {self.command}: {one_line(error)}; expected a command") from error
-        (place / "output.txt").write_text(told + said)
-        shutil.rmtree(place / DATASETS, ignore_errors=True)  # nobody reads them again, and there may be gigabytes
-        kind, ended = ("", "") if code == 0 else last_raised(said, code)
-        seconds = round(time.monotonic() - began, 1)
-        return Probe(key=key_of(pins), folder=str(place), seconds=seconds, code=code, ended=ended, kind=kind)
-
-    def _environment(self, python: Path, place: Path) -> dict[str, str]:
-        dropped = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "PYTHONHOME", "CANARY_SESSION", "PYTHONDONTWRITEBYTECODE")
-        kept = {name: value for name, value in os.environ.items() if name not in dropped}
-        path = [str(own_code()), *([os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else [])]
-        return {
-            **kept,
-            "PATH": os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)]),
-            "VIRTUAL_ENV": str(python.parent.parent),
-            "PYTHONPATH": os.pathsep.join(path),
-            "MLFLOW_TRACKING_URI": f"sqlite:///{place}/mlflow.db",
-            CHOSEN: str(python),
-            "CANARY_KEYS": str(place / "keys"),
-            "CANARY_CACHE": str(place / "cache"),  # one side's would be warm: it makes and saves a canary's model
-            **own_cache(place / DATASETS, os.environ),
-            FOLDER: str(place / RECORDINGS),
-            **self.overrides,
-        }
+        own = {"VIRTUAL_ENV": str(python.parent.parent), FOLDER: str(place / RECORDINGS)}
+        environment = {**self.environment(place, python, [str(own_code())]), **own}
+        return self.run(words, place, key_of(pins), environment, os.curdir)
 
 
 def words_of(command: str, *, here: bool = False) -> list[str]:

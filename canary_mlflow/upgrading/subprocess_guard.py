@@ -24,14 +24,16 @@ NOT_STARTED = 126
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def run(words: Sequence[str], env: Mapping[str, str], seconds: float) -> subprocess.CompletedProcess[str]:
+def run(
+    words: Sequence[str], env: Mapping[str, str], seconds: float, folder: str = os.curdir
+) -> subprocess.CompletedProcess[str]:
     """What the command said, and its exit code, 128 + N after signal N. Its stdin is empty. Raises OSError where it
     cannot be started, subprocess.TimeoutExpired when it, and all that it started, was ended."""
     ours, held = os.pipe()
     try:
         guard = subprocess.Popen(
             [sys.executable, "-I", __file__, *words], env=env, stdin=ours, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
+            stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True, cwd=folder,
         )  # fmt: skip
     except BaseException:
         os.close(held)

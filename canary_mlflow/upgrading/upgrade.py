@@ -14,13 +14,13 @@ from typing import Any
 
 from packaging.version import Version
 
+from canary_mlflow.bisecting.search import Answer, first_bad, smallest
 from canary_mlflow.errors import UsageError
 from canary_mlflow.gates.facts.exact import bare
 from canary_mlflow.gates.model.sides import ABSENT
 from canary_mlflow.gates.model.wording import listed
 from canary_mlflow.tracking.signals import waiting
 from canary_mlflow.upgrading import environments, subprocess_guard
-from canary_mlflow.upgrading.bisecting import Answer, first_bad, smallest
 from canary_mlflow.upgrading.inside import OLD_DEFAULTS
 from canary_mlflow.upgrading.judging import CRASH, Diagnosis, compare, json_or_text
 from canary_mlflow.upgrading.outcome import Culprit, Default, Environments, PackageSets, Upgrade

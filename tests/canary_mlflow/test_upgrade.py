@@ -21,13 +21,13 @@ from click.testing import CliRunner, Result
 from datasets import Dataset
 from workplace import Workplace
 
+from canary_mlflow.bisecting.search import Answer, first_bad, smallest
 from canary_mlflow.cli import canary
 from canary_mlflow.errors import CanaryError, UsageError
 from canary_mlflow.gates.model.records import Run, Series
 from canary_mlflow.gates.model.verdict import Difference
 from canary_mlflow.reports.upgrade import lines
 from canary_mlflow.upgrading import environments, pins, uv
-from canary_mlflow.upgrading.bisecting import Answer, first_bad, smallest
 from canary_mlflow.upgrading.inside import give
 from canary_mlflow.upgrading.judging import Diagnosis, compare
 from canary_mlflow.upgrading.outcome import Culprit, Default, PackageSets, Upgrade

@@ -1,0 +1,254 @@
+"""`canary bisect` on made repositories: what it names, what it leaves alone, and what it goes on with."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import forking
+import numpy as np
+import psutil
+import pytest
+from schemas import check
+from workplace import Workplace
+
+from canary_mlflow.bisecting.bisection import Bisection, Search
+from canary_mlflow.bisecting.commits import Commit, Repository
+from canary_mlflow.bisecting.trying import Trainer, Training, canary_command
+from canary_mlflow.errors import UsageError
+from canary_mlflow.gates.model.records import Run, Series
+from canary_mlflow.policies import load_policy
+from canary_mlflow.reports.bisect import lines
+
+SCRIPT = """
+import os
+import time
+from pathlib import Path
+
+from canary_mlflow import LoopRun
+from settings import RATE, NAN
+
+seed = int(os.environ["CANARY_SEED"])
+if wait := os.environ.get("WAIT"):
+    Path(wait).touch()
+    time.sleep(60)
+with LoopRun(seed=seed, max_steps=30, system_metrics=False) as run:
+    for step in range(1, 31):
+        run.log(step, loss=float("nan") if step == NAN else 2 * RATE**step + 0.01 * seed)
+Path("left.txt").write_text("what a training leaves")
+"""
+GOOD, BAD, BROKEN = "RATE, NAN = 0.9, 0\n", "RATE, NAN = 0.9, 20\n", "import nothing_of_that_name\n"
+HISTORY = {"start": GOOD, "docs": GOOD, "half": BROKEN, "whole": GOOD, "faster": BAD, "more docs": BAD, "last": BAD}
+
+
+def git(folder: Path, *words: str) -> str:
+    named = ("-c", "user.name=Ann", "-c", "user.email=ann@example.org")
+    return subprocess.run(["git", *named, *words], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def team(tmp_path: Path) -> Workplace:
+    """A repository whose checkout has a change, and a file, that nobody committed."""
+    folder = tmp_path / "team"
+    folder.mkdir()
+    git(folder, "init", "--quiet", "--initial-branch=main")
+    (folder / "train.py").write_text(SCRIPT)
+    for at, (subject, settings) in enumerate(HISTORY.items()):
+        (folder / "settings.py").write_text(settings)
+        (folder / "notes.md").write_text(f"{at}\n")
+        git(folder, "add", "--all")
+        git(folder, "commit", "--quiet", "--message", subject)
+    (folder / "settings.py").write_text("RATE, NAN = 0.5, 1\n")
+    (folder / "mine.txt").write_text("not committed\n")
+    return Workplace(folder=folder)
+
+
+def state(work: Workplace) -> tuple[str, ...]:
+    """What git and the folder say of the user's tree."""
+    said = (
+        ("status", "--porcelain", "--ignored"),
+        ("worktree", "list"),
+        ("for-each-ref",),
+        ("rev-parse", "HEAD"),
+        ("diff",),
+    )
+    return tuple(git(work.folder, *words) for words in said)
+
+
+def words(*more: str) -> tuple[str, ...]:
+    return ("bisect", "HEAD~6", "HEAD", "--command", f"{forking.python()} train.py", "--policy", "files", *more)
+
+
+def test_the_commit_is_named_and_the_checkout_stays_as_it_is(team: Workplace) -> None:
+    before = state(team)
+    planned = team.canary(*words("--dry-run"))
+    assert planned.returncode == 0
+    assert "6 commits: would make 7 trainings" in planned.stdout
+    assert not (team.folder / ".git" / "canary-bisect").exists()
+    found = team.canary(*words("--json"))
+    assert found.returncode == 1, found.stderr
+    told = json.loads(found.stdout)
+    check("bisect", told)
+    assert told["commit"]["subject"] == "faster"
+    assert told["commit"]["author"] == "Ann <ann@example.org>"
+    assert told["last_good"]["subject"] == "whole"
+    assert told["chance"] == 0
+    assert "1 NaN" in told["evidence"]
+    assert state(team) == before
+    again = team.canary(*words())
+    assert again.returncode == 1
+    assert "training " not in again.stderr  # all of it was kept
+    assert again.stdout.startswith("BLOCK  ")
+    changed = team.canary(*words("--path", "train.py"))
+    assert changed.returncode == 2
+    assert "changes it" in changed.stderr
+
+
+def test_a_killed_search_leaves_nothing_and_goes_on(team: Workplace, tmp_path: Path) -> None:
+    before, waits = state(team), tmp_path / "waits"
+    process = team.start("-m", "canary_mlflow.cli", *words(), python=forking.python(), WAIT=str(waits))
+    deadline = time.monotonic() + 120
+    while not waits.exists():
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.1)
+    other = team.canary(*words())
+    assert other.returncode == 2
+    assert "another canary bisect" in other.stderr
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert state(team) == before
+    deadline = time.monotonic() + 60
+    while any(str(team.folder) in str(one.info["cwd"]) for one in psutil.process_iter(["cwd"])):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    found = team.canary(*words("--minutes", "600"))
+    assert found.returncode == 1, found.stderr
+    assert "faster" in found.stdout.splitlines()[0]
+    assert state(team) == before
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "code", "said"),
+    [
+        ("HEAD", "HEAD~2", 2, "is no commit before BAD"),
+        ("nobody", "HEAD", 2, "knows no nobody"),
+        ("HEAD~4", "HEAD", 4, "GOOD"),  # it does not train
+        ("HEAD~6", "HEAD~5", 3, "not shown to be worse"),
+    ],
+)
+def test_ends_that_cannot_be_searched(team: Workplace, good: str, bad: str, code: int, said: str) -> None:
+    found = team.canary("bisect", good, bad, *words()[3:])
+    assert found.returncode in ({code, 0} if code == 3 else {code}), found.stderr
+    assert said in found.stdout + found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_a_commit_beside_one_that_does_not_train_is_not_named(team: Workplace) -> None:
+    found = team.canary("bisect", "HEAD~5", "HEAD~4", *words()[3:])
+    assert found.returncode == 1  # the exception itself is what blocks
+    assert "ModuleNotFoundError" in found.stdout
+
+
+def test_what_a_search_sets_itself_is_refused() -> None:
+    assert canary_command(["tier=facts"]).startswith("python -P -m training tier=facts")
+    with pytest.raises(UsageError, match="seed=3"):
+        canary_command(["algo=sft", "seed=3"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told(Trainer):
+    """Trainings whose numbers a test says: commit, seed and how often it was trained → its loss, or an exception."""
+
+    number: Callable[[int, int, int], float | str] = field(default=lambda at, seed, times: 0.0)
+    times: dict[str, int] = field(default_factory=dict)
+    trained: dict[str, Training] = field(default_factory=dict)
+
+    def known(self, commit: Commit, seed: int, turn: str = "") -> Training | None:
+        return self.trained.get(f"{commit.sha} {seed} {turn}")
+
+    def train(self, commit: Commit, seed: int, turn: str = "") -> Training:
+        key = f"{commit.sha} {seed} {turn}"
+        if key not in self.trained:
+            at = int(commit.sha)
+            self.times[commit.sha] = self.times.get(commit.sha, 0) + 1
+            number = self.number(at, seed, self.times[commit.sha])
+            runs = () if isinstance(number, str) else (made(key, seed, number),)
+            crash = number if isinstance(number, str) else ""
+            self.trained[key] = Training(
+                commit=commit, seed=seed, runs=runs, crash=crash, kind=crash, seconds=60.0, folder=key
+            )
+        return self.trained[key]
+
+
+def made(run_id: str, seed: int, loss: float) -> Run:
+    steps = np.arange(1, 61)
+    told = Series(name="eval_loss", steps=steps[-1:], values=np.array([loss]))
+    return Run(run_id=run_id, seed=seed, series={"eval_loss": told}, last_step=60, learned=True)
+
+
+def search(tmp_path: Path, number: Callable[[int, int, int], float | str], **more: float) -> Bisection:
+    commits = [Commit(sha=str(at), author="Ann", date="2026-01-01", subject=f"commit {at}") for at in range(17)]
+    place = Repository(root=tmp_path, inside=".", private=tmp_path)
+    return Search(
+        trainer=Told(command="train", work=tmp_path, repository=place, number=number),
+        good=commits[0], commits=commits[1:], policy=load_policy("files"), chance=0.02, say=lambda line: None, **more,
+    ).carry_out()  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_noisy_loss_is_trained_again_until_it_tells(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    found = search(tmp_path, lambda at, seed, times: (1.3 if at >= 11 else 1.0) * math.exp(draw.gauss(0, 0.02)))
+    assert found.commit is not None
+    assert found.commit.sha == "11"
+    assert found.chance == 0.02
+    assert found.outcome == "BLOCK"
+
+
+def test_noise_as_large_as_the_harm_names_nobody(tmp_path: Path) -> None:
+    draw = random.Random(1)
+
+    def number(at: int, seed: int, times: int) -> float:
+        steady = at in (0, 16)
+        return (1.5 if at >= 11 else 1.0) * math.exp(draw.gauss(0, 0.01 if steady else 0.5))
+
+    found = search(tmp_path, number)
+    assert found.outcome == "INCONCLUSIVE"
+    assert "too noisy" in found.why
+    assert found.skipped
+    assert found.trainings < 40
+    assert "one of" in next(lines(found))
+
+
+def test_a_crash_that_comes_now_and_then_is_waited_for(tmp_path: Path) -> None:
+    draw = random.Random(5)
+    found = search(tmp_path, lambda at, seed, times: "Hang at a.py in b" if at >= 6 and draw.random() < 0.6 else 1.0)
+    assert found.commit is not None or "not shown" in found.why
+    if found.commit is not None:
+        assert found.commit.sha == "6"
+        assert found.chance == 0.02
+
+
+def test_a_budget_ends_the_search_and_says_what_is_left(tmp_path: Path) -> None:
+    found = search(tmp_path, lambda at, seed, times: "KeyError at a.py in b" if at >= 6 else 1.0, minutes=0.5)
+    assert found.outcome == "INCONCLUSIVE"
+    assert "budget of 0.5 minutes" in found.why
+    assert len(found.skipped) == 15
+
+
+def test_another_exception_is_skipped(tmp_path: Path) -> None:
+    def number(at: int, seed: int, times: int) -> float | str:
+        return "ImportError at a.py in b" if at in (3, 8, 12) else "KeyError at a.py in b" if at >= 6 else 1.0
+
+    found = search(tmp_path, number)
+    assert found.commit is not None
+    assert found.commit.sha == "6"
+    assert {step.commit.sha for step in found.steps if step.answer == "untestable"} <= {"3", "8", "12"}
