@@ -36,7 +36,7 @@ import torch
 from canary_mlflow.bisecting.bisection import Search
 from canary_mlflow.bisecting.commits import Commit, Repository
 from canary_mlflow.bisecting.search import Answer, first_bad
-from canary_mlflow.bisecting.trying import Trainer, Training
+from canary_mlflow.bisecting.trying import Trainer
 from canary_mlflow.policies import load_policy
 from canary_mlflow.tracking.loops.run import LoopRun
 from canary_mlflow.tracking.stores.store import prepare_store
@@ -118,9 +118,7 @@ def batch(step, seed):
 class Forked(Trainer):
     """Trains in a fork of this process instead of a new one."""
 
-    def start(
-        self, words: Sequence[str], place: Path, commit: Commit, environment: Mapping[str, str], folder: Path
-    ) -> Probe:
+    def run(self, words: Sequence[str], place: Path, key: str, environment: Mapping[str, str], folder: str) -> Probe:
         """As a process of its own would do it; its store is a copy of an empty one."""
         shutil.copy(EMPTY, place / "mlflow.db")
         began = time.monotonic()
@@ -133,7 +131,7 @@ class Forked(Trainer):
                 os.environ.clear()
                 os.environ.update(environment)
                 os.chdir(folder)
-                sys.path[:0] = [str(folder)]
+                sys.path[:0] = [folder]
                 sys.dont_write_bytecode = True
                 code = run_script(words[1])
             os._exit(code)
@@ -141,7 +139,7 @@ class Forked(Trainer):
         said = (place / "output.txt").read_text()
         kind, ended = ("", "") if code == 0 else last_raised(said, code)
         seconds = round(time.monotonic() - began, 1)
-        return Probe(key=commit.sha, folder=str(place), seconds=seconds, code=code, ended=ended, kind=kind)
+        return Probe(key=key, folder=str(place), seconds=seconds, code=code, ended=ended, kind=kind)
 
 
 def run_script(name: str) -> int:
@@ -203,11 +201,11 @@ def git(folder: Path, *words: str) -> str:
     return subprocess.run(["git", "-C", str(folder), *words], check=True, capture_output=True, text=True).stdout
 
 
-def number_of(kind: str) -> Callable[[Training], float]:
+def number_of(kind: str) -> Callable[[Probe], float]:
     """What a script for `git bisect run` would look at."""
     name = {"loss": "eval_loss", "memory": "memory", "cost 10 %": "step_time", "cost 25 %": "step_time"}.get(kind)
 
-    def number(found: Training) -> float:
+    def number(found: Probe) -> float:
         if name is None:
             run = found.runs[0]
             bad = {"facts": -float(run.facts.get("parameters.trainable", 0)), "not finite": float(run.nan_steps),
@@ -223,16 +221,16 @@ def plain(trainer: Trainer, good: Commit, commits: Sequence[Commit], kind: str) 
     """(the commit that is named or '', trainings) of plain bisection."""
     number, made = number_of(kind), {good.sha, commits[-1].sha}
     low, high = trainer.train(good, 0), trainer.train(commits[-1], 0)
-    middle = 0.0 if high.crash else (number(low) + number(high)) / 2
+    middle = 0.0 if high.ended else (number(low) + number(high)) / 2
 
     def test(one: Commit) -> Answer:
         if one == commits[-1]:
             return Answer.BAD
         made.add(one.sha)
         found = trainer.train(one, 0)
-        if found.crash:
-            return Answer.BAD if high.crash and found.kind == high.kind else Answer.UNTESTABLE
-        return Answer.BAD if not high.crash and number(found) > middle else Answer.GOOD
+        if found.ended:
+            return Answer.BAD if high.ended and found.kind == high.kind else Answer.UNTESTABLE
+        return Answer.BAD if not high.ended and number(found) > middle else Answer.GOOD
 
     found, skipped = first_bad(commits, test)
     return "" if skipped else found.sha, len(made)

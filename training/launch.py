@@ -158,20 +158,19 @@ class Session:
         last run, of as many as were `planned`."""
         if not last.certain and code_of(last) != 1:
             return []
-        run = get_run(self.client, last.run_id)
-        made = expanded(run.data.tags)
+        made = expanded(get_run(self.client, last.run_id).data.tags)
         steps, ended = int(made.get(MAX_STEPS, 0)), int(made.get(LAST_STEP, 0))
         seeds = [str(seed) for seed in range(last.seed + 1, self.config.seed + planned)]
         left = (len(seeds) + 1) * steps - ended
         if left <= 0:
             return []
         others = (get_run(self.client, one).data.tags[PARENT_RUN] for one in champion[:1])
-        took = next(filter(None, (minutes_of_runs(self.client, one) for one in (self.session_id, *others))), None)
-        time = f", about {took * left / steps:.1f} minutes" if took and steps else ""
-        why = f"{last.certain} blocks whatever more runs show" if last.certain else last.reason
-        not_made = f"; not made: seed{'s' if len(seeds) > 1 else ''} {listed(seeds, 9)}" if seeds else ""
-        said = f"the session ended at step {ended} of {steps} of seed {last.seed}, as {why}{not_made}; saved: "
-        said += f"{left} steps{time}"
+        took = next(filter(None, (minutes_of_runs(self.client, one) for one in (self.session_id, *others))), 0.0)
+        why = f", as {last.certain} blocks whatever more runs show" if last.certain else ""
+        said = (
+            f"the session ended at step {ended} of {steps} of seed {last.seed}{why}; not made: "
+            f"seeds {listed(seeds, 9) or 'none'}; saved: {left} steps, about {took * left / steps:.1f} minutes"
+        )
         say(said)
         return [said]
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from canary_mlflow.bisecting.search import Answer
-from canary_mlflow.bisecting.trying import Training
 from canary_mlflow.gates.evidence.clocks import judged_in_pairs
 from canary_mlflow.gates.facts.exact import FACTS
 from canary_mlflow.gates.judge import judge
@@ -15,7 +14,7 @@ from canary_mlflow.gates.model.policy import Policy
 from canary_mlflow.gates.model.records import Run, Version
 from canary_mlflow.gates.model.rules import MetricRule, Role, Scale, Worse
 from canary_mlflow.gates.model.sides import baseline_side, candidate_side, conditions
-from canary_mlflow.gates.model.verdict import Check, CheckOutcome, Evidence, ReasonCode, Verdict
+from canary_mlflow.gates.model.verdict import CheckOutcome, Evidence, ReasonCode, Verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +33,7 @@ class Symptom:
     timed: bool = False
 
 
-def crash_of(training: Training) -> Symptom:
-    """The exception that ended a training."""
-    return Symptom(key=training.kind, said=training.crash, seed=training.seed, crash=True)
-
-
-def symptom_of(policy: Policy, good: Sequence[Run], bad: Sequence[Run], verdict: Verdict, seed: int) -> Symptom | None:
+def symptom_of(policy: Policy, good: Sequence[Run], bad: Sequence[Run], verdict: Verdict) -> Symptom | None:
     """The check that blocks the bad end, the most urgent first; None if none does."""
     blocking = [check for check in verdict.checks if check.outcome is CheckOutcome.BLOCK]
     if not blocking:
@@ -47,9 +41,8 @@ def symptom_of(policy: Policy, good: Sequence[Run], bad: Sequence[Run], verdict:
     check, sides = blocking[0], candidate_side(bad)
     resolved = policy.resolve(conditions(baseline_side(good, sides), sides))
     if check.role is Role.HARD:
-        return Symptom(
-            key=check.metric, said=check.reason, seed=seed, facts=_deciding(verdict), policy=replace(resolved, rules=())
-        )
+        facts = _deciding(verdict)
+        return Symptom(key=check.metric, said=check.reason, facts=facts, policy=replace(resolved, rules=()))
     rule = next(one for one in resolved.rules if one.name == check.metric)
     assert check.evidence is not None
     return Symptom(
@@ -99,7 +92,9 @@ def metric_answer(
     verdict = verdict_on(symptom.policy, good, other)
     check = next((one for one in verdict.checks if one.metric == symptom.key), None)
     if check is None or check.evidence is None:
-        return _no_number(verdict, check)
+        said = check or verdict.checks[0]
+        busy = said.reason_code is ReasonCode.INVALID_ENVIRONMENT  # it may be quieter for the next pair
+        return (None if busy else Answer.UNTESTABLE), said.reason
     found = check.evidence
     if found.identical:
         return Answer.GOOD, check.reason
@@ -108,13 +103,6 @@ def metric_answer(
     if found.p_harm <= level:
         return Answer.BAD, check.reason
     return (Answer.GOOD if found.p_noninferior <= level else None), check.reason
-
-
-def _no_number(verdict: Verdict, check: Check | None) -> tuple[Answer | None, str]:
-    """A busy machine may be quieter for the next pair; nothing else changes by one."""
-    said = check or verdict.checks[0]
-    busy = said.reason_code is ReasonCode.INVALID_ENVIRONMENT
-    return (None if busy else Answer.UNTESTABLE), said.reason
 
 
 def _deciding(verdict: Verdict) -> frozenset[str]:

@@ -8,33 +8,20 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from canary_mlflow.bisecting.commits import Commit, Repository
 from canary_mlflow.errors import UsageError
-from canary_mlflow.gates.model.records import Run
 from canary_mlflow.launching.seeds import MARK, VARIABLE
 from canary_mlflow.upgrading.probing import PYTHON, Attempts, Probe, known_at
 
 VERDICTS = (0, 1, 3)
 """Exit codes of a canary that trained, and whose runs say how they ended."""
+NO_RUN = "it recorded no run; expected CanaryCallback or LoopRun in the training"
 _LINE = re.compile(r":\d+( in [^:]+)?(:.*)?$")  # of a traceback's frame: its line moves, what is said holds numbers
-
-
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """One training of a commit. `crash`: the exception that ended it, with its place; '' if it ended by itself."""
-
-    commit: Commit
-    seed: int
-    runs: tuple[Run, ...]
-    crash: str
-    kind: str  # by which a crash is recognised
-    seconds: float
-    folder: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,51 +32,38 @@ class Trainer(Attempts):
     canary: bool = False
     say: Callable[[str], None] = field(default=lambda line: None)
 
-    def known(self, commit: Commit, seed: int, turn: str = "") -> Training | None:
+    def known(self, commit: Commit, seed: int, turn: str = "") -> Probe | None:
         """What was trained already."""
         found = known_at(self.place(commit, seed, turn))
-        return None if found is None else self._told(commit, seed, found)
+        return None if found is None else self._told(found)
 
-    def train(self, commit: Commit, seed: int, turn: str = "") -> Training:
-        """Train a commit with a seed. `turn`: why once more, '' for the first time. Raises CanaryError."""
+    def train(self, commit: Commit, seed: int, turn: str = "") -> Probe:
+        """A commit with a seed; `turn`: why once more, '' for the first time. Its `kind` is that by which another crash
+        is known to be the same. Raises CanaryError."""
         if (known := self.known(commit, seed, turn)) is not None:
             return known
         self.say(f"training {commit}, seed {seed}")
-        found = self.kept(self.place(commit, seed, turn), partial(self._attempt, commit, seed))
-        return self._told(commit, seed, found)
+        return self._told(self.kept(self.place(commit, seed, turn), partial(self._attempt, commit, seed)))
 
     def place(self, commit: Commit, seed: int, turn: str) -> Path:
         """Its folder."""
-        words = json.dumps([self.command, self.repository.inside, sorted(self.overrides.items()), sys.version])
-        named = hashlib.sha256(f"{words} {commit.sha} {seed} {turn}".encode()).hexdigest()[:16]
-        return self.work / "trainings" / named
+        words = json.dumps([self.command, self.repository.inside, sys.version, commit.sha, seed, turn])
+        return self.work / "trainings" / hashlib.sha256(words.encode()).hexdigest()[:16]
 
     def _attempt(self, commit: Commit, seed: int, place: Path) -> Probe:
         checkout = self.work / "checkout"
         folder = self.repository.check_out(commit, checkout)
         words = [word.replace(MARK, str(seed)) for word in shlex.split(self.command)]
         words[0] = sys.executable if words[0] in PYTHON else words[0]
-        own = [folder, folder / "src", checkout, checkout / "src"]
-        path = dict.fromkeys(str(each) for each in own if each.is_dir())
-        environment = {**self.environment(place, Path(sys.executable), [*path]), VARIABLE: str(seed)}
-        return self.start(words, place, commit, environment, folder)
-
-    def start(
-        self, words: Sequence[str], place: Path, commit: Commit, environment: Mapping[str, str], folder: Path
-    ) -> Probe:
-        """The command's process."""
+        path = [str(each) for each in (folder, folder / "src", checkout, checkout / "src") if each.is_dir()]
+        environment = {**self.environment(place, Path(sys.executable), path), VARIABLE: str(seed)}
         return self.run(words, place, commit.sha, environment, os.fspath(folder))
 
-    def _told(self, commit: Commit, seed: int, found: Probe) -> Training:
-        runs = found.runs
-        broken = next((run for run in runs if run.failure == "error"), None)
-        ended = found.ended if not self.canary or found.code not in VERDICTS else ""
-        crash = ended or (str(broken.raised or broken.failure_reason) if broken else "")
-        if not crash and not runs:
-            crash = "it recorded no run (expected CanaryCallback or LoopRun in the training)"
-        kind = _LINE.sub(r"\1", crash)
-        return Training(commit=commit, seed=seed, runs=runs, crash=crash, kind=kind, seconds=found.seconds,
-                        folder=found.folder)  # fmt: skip
+    def _told(self, found: Probe) -> Probe:
+        broken = next((run for run in found.runs if run.failure == "error"), None)
+        ended = "" if self.canary and found.code in VERDICTS else found.ended
+        ended = ended or (str(broken.raised or broken.failure_reason) if broken else "" if found.runs else NO_RUN)
+        return replace(found, ended=ended, kind=_LINE.sub(r"\1", ended))
 
 
 def canary_command(overrides: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from canary_mlflow.bisecting.bisection import Bisection
 from canary_mlflow.gates.model.wording import counted, listed
@@ -13,25 +13,20 @@ SHOWN = 5
 
 def lines(found: Bisection) -> Iterator[str]:
     """The report for people."""
-    commit = found.commit
+    commit, between = found.commit, [*map(str, (*found.skipped, *filter(None, [found.commit])))]
     if commit is None:
         yield f"{found.outcome}  {found.why}"
-    elif found.outcome == "BLOCK":
-        yield f"BLOCK  {commit}"
-        yield f"  {commit.author}, {commit.date}; commit {commit.sha}"
     else:
-        between = [*found.skipped, commit]
-        yield f"{found.outcome}  one of {counted(len(between), 'commit')}, as {found.why}"
-        yield f"  {listed([*map(str, between)], SHOWN, clauses=True)}."
-    if commit is not None:
+        named = str(commit) if len(between) == 1 else f"one of {counted(len(between), 'commit')}, as {found.why}"
+        yield f"{found.outcome}  {named}"
+        if len(between) > 1:
+            yield f"  {listed(between, SHOWN, clauses=True)}."
+        yield f"  {commit.author}, {commit.date}; git diff {str(found.last_good)[:10]} {commit.sha[:10]}"
         yield f"  Shows: {found.evidence}."
         yield f"  The last that does not: {found.last_good}."
-        yield f"  Between: git diff {str(found.last_good)[:10]} {commit.sha[:10]}"
-    untold = [step for step in found.steps if step.answer == "untestable" and step.trainings]
-    for step in untold[:SHOWN]:
-        yield f"  Skipped {step.commit}: {step.said}."
-    if len(untold) > SHOWN:
-        yield f"  and {len(untold) - SHOWN} more"
+    untold = [f"{step.commit}: {step.said}" for step in found.steps if step.answer == "untestable" and step.trainings]
+    if untold:
+        yield f"  Skipped: {listed(untold, SHOWN, clauses=True)}."
     for note in found.notes:
         yield f"  Note: {note}."
     if commit is not None:
@@ -40,16 +35,10 @@ def lines(found: Bisection) -> Iterator[str]:
     yield f"  {counted(found.trainings, 'training')}, {found.minutes:g} minutes."
 
 
-def plan_lines(commits: int, least: int, most: int, minutes: float | None, notes: Sequence[str]) -> Iterator[str]:
+def plan_line(commits: int, least: int, most: int, minutes: float | None) -> str:
     """What a dry run says. `minutes`: of one training; None if it is not known."""
-    time = (
-        f"about {lasting(least * minutes)} to {lasting(most * minutes)}"
-        if minutes is not None
-        else "how many minutes is known once GOOD has been trained"
-    )
-    yield (
+    known = minutes is not None and f"{lasting(least * minutes)} to {lasting(most * minutes)}"
+    return (
         f"{counted(commits, 'commit')}: would make {least} trainings where what blocks repeats exactly, up to {most} "
-        f"where it has noise; {time}."
+        f"where it has noise; {known or 'how many minutes that takes is known once GOOD has been trained'}."
     )
-    for note in notes:
-        yield f"Note: {note}."

@@ -10,10 +10,11 @@ from types import FrameType
 from typing import Any
 
 from canary_mlflow.errors import BlindProbe
+from canary_mlflow.gates.facts.exact import STEPS
 from canary_mlflow.shown import as_html
 from canary_mlflow.tracking import joining
 from canary_mlflow.tracking.ending import whereabouts
-from canary_mlflow.tracking.first_steps import STEPS, certain_harm
+from canary_mlflow.tracking.first_steps import certain_harm
 from canary_mlflow.tracking.journal import Journal
 from canary_mlflow.tracking.opening import Options, Training, observers_of, open_target
 from canary_mlflow.tracking.probes import Setting, standard_probes

@@ -21,11 +21,12 @@ from workplace import Workplace
 
 from canary_mlflow.bisecting.bisection import Bisection, Search
 from canary_mlflow.bisecting.commits import Commit, Repository
-from canary_mlflow.bisecting.trying import Trainer, Training, canary_command
+from canary_mlflow.bisecting.trying import Trainer, canary_command
 from canary_mlflow.errors import UsageError
 from canary_mlflow.gates.model.records import Run, Series
 from canary_mlflow.policies import load_policy
 from canary_mlflow.reports.bisect import lines
+from canary_mlflow.upgrading.probing import Probe
 
 SCRIPT = """
 import os
@@ -139,7 +140,7 @@ def test_a_killed_search_leaves_nothing_and_goes_on(team: Workplace, tmp_path: P
     ("good", "bad", "code", "said"),
     [
         ("HEAD", "HEAD~2", 2, "is no commit before BAD"),
-        ("nobody", "HEAD", 2, "knows no nobody"),
+        ("nobody", "HEAD", 2, "needed a single revision"),
         ("HEAD~4", "HEAD", 4, "GOOD"),  # it does not train
         ("HEAD~6", "HEAD~5", 3, "not shown to be worse"),
     ],
@@ -169,22 +170,21 @@ class Told(Trainer):
 
     number: Callable[[int, int, int], float | str] = field(default=lambda at, seed, times: 0.0)
     times: dict[str, int] = field(default_factory=dict)
-    trained: dict[str, Training] = field(default_factory=dict)
+    trained: dict[str, Probe] = field(default_factory=dict)
 
-    def known(self, commit: Commit, seed: int, turn: str = "") -> Training | None:
+    def known(self, commit: Commit, seed: int, turn: str = "") -> Probe | None:
         return self.trained.get(f"{commit.sha} {seed} {turn}")
 
-    def train(self, commit: Commit, seed: int, turn: str = "") -> Training:
+    def train(self, commit: Commit, seed: int, turn: str = "") -> Probe:
         key = f"{commit.sha} {seed} {turn}"
         if key not in self.trained:
             at = int(commit.sha)
             self.times[commit.sha] = self.times.get(commit.sha, 0) + 1
             number = self.number(at, seed, self.times[commit.sha])
-            runs = () if isinstance(number, str) else (made(key, seed, number),)
-            crash = number if isinstance(number, str) else ""
-            self.trained[key] = Training(
-                commit=commit, seed=seed, runs=runs, crash=crash, kind=crash, seconds=60.0, folder=key
-            )
+            ended = number if isinstance(number, str) else ""
+            found = Probe(key=key, folder=key, seconds=60.0, code=0, ended=ended, kind=ended)
+            vars(found)["runs"] = () if isinstance(number, str) else (made(key, seed, number),)
+            self.trained[key] = found
         return self.trained[key]
 
 

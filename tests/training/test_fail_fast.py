@@ -32,9 +32,7 @@ def test_certain_harm_ends_a_session_and_nothing_takes_it_up(workplace: Workplac
     harmed = workplace.train("algo=dpo", "repeats=3", "fault=wrong_reference", *FEW)
     assert harmed.returncode == 1, harmed.stderr
     assert harmed.stdout.startswith("BLOCK")
-    saved = re.search(
-        r"ended at step (\d+) of 24 of seed 0, .*not made: seeds 1 and 2; saved: (\d+) steps", harmed.stderr
-    )
+    saved = re.search(r"ended at step (\d+) of 24 of seed 0, .*not made: seeds 1, 2; saved: (\d+) steps", harmed.stderr)
     assert saved is not None, harmed.stderr
     assert saved.groups() == ("4", "68")
     session = sessions(workplace)[0]
@@ -49,7 +47,7 @@ def test_certain_harm_ends_a_session_and_nothing_takes_it_up(workplace: Workplac
     assert late.returncode == 1, late.stderr
     session = sessions(workplace)[0]
     assert ended_at(workplace, session) == [24]
-    assert "not made: seeds 1 and 2; saved: 48 steps" in late.stderr
+    assert "not made: seeds 1, 2; saved: 48 steps" in late.stderr
     again = workplace.canary("gate", MODEL, "2", "--top-up", "--tracking-uri", workplace.uri)
     assert again.returncode == 1, again.stderr
     assert len(ended_at(workplace, session)) == 1
