@@ -44,12 +44,12 @@ from canary_mlflow.upgrading.probing import Probe, last_raised
 
 POLICY = {"base": "nightly", "name": "short", "warmup_steps": 10, "min_steps": 20}
 COMMAND = "python train.py"
-SETTINGS = {"rate": 0.05, "wait": 0.01, "ballast": 0, "frozen": False, "shift": 0, "raises": 0, "diverges": 0, "nan": 0}
+SETTINGS = {"rate": 0.05, "wait": 0.04, "ballast": 0, "frozen": False, "shift": 0, "raises": 0, "diverges": 0, "nan": 0}
 KINDS: Mapping[str, Mapping[str, Any]] = {
     "facts": {"frozen": True},
     "loss": {"rate": 0.012},
-    "cost 10 %": {"wait": 0.011},
-    "cost 25 %": {"wait": 0.0125},
+    "cost 10 %": {"wait": 0.044},
+    "cost 25 %": {"wait": 0.05},
     "memory": {"ballast": 256},
     "crash": {"raises": 30},
     "late divergence": {"diverges": 50},
@@ -76,7 +76,7 @@ kept = bytearray({ballast} * 2**20)
 for at in range(0, len(kept), 4096):
     kept[at] = 1
 torch.randn({shift})
-with LoopRun(seed=seed, max_steps=60, workload={{"data": "made"}}, system_metrics=False) as run:
+with LoopRun(seed=seed, max_steps=60, workload={{"data": "made"}}, config={{"width": 16}}, system_metrics=False) as run:
     run.watch(model, optimizer)
     for step in range(1, 61):
         rows, wanted = batch(step, seed)
@@ -250,7 +250,7 @@ def searched(history: History, work: Path) -> dict[str, Any]:
     theirs, trained = plain(trainer, good, commits, history.kind)
     return {
         "kind": history.kind, "commits": history.commits, "trainings": found.trainings, "why": found.why,
-        "answer": answer_of(named, right), "symptom": found.symptom, "plain": answer_of(theirs, right),
+        "answer": answer_of(named, right), "evidence": found.evidence, "plain": answer_of(theirs, right),
         "plain_trainings": trained,
         "within": found.commit is not None and right in {one.sha for one in (*found.skipped, found.commit)},
     }  # fmt: skip

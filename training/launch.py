@@ -126,9 +126,13 @@ class Session:
         has nothing to be compared with, and becomes the baseline of all that follow. Also what `saved` says."""
         champion = champion_runs(self.client, self.model)
         client, session = self.client, self.session_id
+        known = self.policy.fail_fast and not accepted_facts(
+            registry_of(client), self.model
+        )  # else the gate alone does
+        early = [name for name in (FACTS, "invariants") if known and getattr(self.policy.hard, name)]
         watched = own_runs(
             client, session, self.config, planned, keep_weights=True, profile=True, champion_runs=champion,
-            fail_fast=self.checks_of_first_steps(),
+            fail_fast=early,
         )  # fmt: skip
         certain = partial(certain_block, client, self.model, session, self.policy)
         results = until_broken(starting, watched, certain)
@@ -144,14 +148,6 @@ class Session:
         """The policy that judges it: the registry's, if one is set there."""
         governing = registry_of(self.client).governing(self.model)
         return governing.policy if governing else load_policy(self.config.gate)
-
-    def checks_of_first_steps(self) -> list[str]:
-        """The checks with which a run ends in its first steps. Not the facts where somebody has accepted any, which
-        only the gate knows."""
-        policy = self.policy
-        accepted = policy.fail_fast and accepted_facts(registry_of(self.client), self.model)
-        asked = {FACTS: policy.hard.facts and not accepted, "invariants": policy.hard.invariants}
-        return [name for name, wanted in asked.items() if policy.fail_fast and wanted]
 
     def saved(self, last: Result, planned: int, champion: Sequence[str]) -> list[str]:
         """A sentence on the runs and steps that were not made, as the session can only fail; said at once. `last`: its
@@ -202,9 +198,9 @@ class Session:
         more notes of the verdict."""
         client, model, config, policy = self.client, self.model, self.config, load_policy(self.config.gate)
         if any(result.failure for result in results):
-            return gate_session(client, model, self.session_id, policy, remarks)
+            return gate_session(client, model, self.session_id, policy, *remarks)
         if not config.register:
-            return gate_change(client, model, self.session_id, policy, remarks)
+            return gate_change(client, model, self.session_id, policy, *remarks)
         version = register_version(
             client,
             model,

@@ -18,10 +18,9 @@ from canary_mlflow.errors import CanaryError
 from canary_mlflow.gates.model.policy import Policy
 from canary_mlflow.gates.model.records import Run
 from canary_mlflow.gates.model.verdict import Outcome
-from canary_mlflow.gates.stats.power import LEAST_TO_BLOCK
-from canary_mlflow.upgrading.probing import Probe
+from canary_mlflow.upgrading.probing import Probe, known_at
 
-PLAN = ((1, 0.0), (2, 0.2), (3, 0.3), (5, 0.5))
+PLAN = ((1, 0.0), (2, 0.2), (4, 0.3), (8, 0.5))
 """Trainings of a commit after which a noisy step is judged, and the share of its chance of error that each look has.
 One tells only that nothing changed."""
 MOST = PLAN[-1][0]
@@ -51,20 +50,16 @@ class Bisection:
     the whole search; 0 if what is looked for repeats exactly."""
 
     outcome: str
-    good: Commit
-    bad: Commit
     commits: int
     why: str = ""
     commit: Commit | None = None
     last_good: Commit | None = None
     skipped: tuple[Commit, ...] = ()
-    symptom: str = ""
     evidence: str = ""
     chance: float = 0.0
     steps: tuple[Step, ...] = ()
     trainings: int = 0
     minutes: float = 0.0
-    notes: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -89,7 +84,6 @@ class Search:
     chance: float
     say: Callable[[str], None]
     minutes: float | None = None
-    notes: tuple[str, ...] = ()
     clean: int = 1
     halted: str = ""
     steps: dict[str, Step] = field(default_factory=dict)
@@ -103,10 +97,10 @@ class Search:
     def planned(self) -> dict[str, Any]:
         """The fewest and the most trainings where no commit is skipped: for what repeats exactly, and for what is noisy
         and close. `minutes`: of one; None if none was made."""
-        made = [one.seconds / 60 for end in (self.good, self.bad) if (one := self.trainer.known(end, 0))]
+        known = (known_at(self.trainer.place(end, 0)) for end in (self.good, self.bad))
         most = 2 * self.policy.looks.runs[-1] + 2 * MOST * self.many
         return {"commits": len(self.commits), "least": ENDS + self.many, "most": most,
-                "minutes": max(made, default=None)}  # fmt: skip
+                "minutes": max((one.seconds / 60 for one in known if one), default=None)}  # fmt: skip
 
     def carry_out(self) -> Bisection:
         """Both ends, then the commits between. Raises CanaryError if the good one does not train."""
@@ -121,7 +115,7 @@ class Search:
         why = self.halted or "the commits between could not be told"
         return self.ended(
             Outcome.INCONCLUSIVE if skipped else Outcome.BLOCK, why if skipped else "", commit=found,
-            last_good=order[order.index(found) - len(skipped) - 1], skipped=tuple(skipped), symptom=symptom.said,
+            last_good=order[order.index(found) - len(skipped) - 1], skipped=tuple(skipped),
             evidence=self.steps[found.sha].said if found.sha in self.steps else symptom.said,
             chance=self.chance if symptom.noisy or self.clean > 1 else 0.0,
         )  # fmt: skip
@@ -205,7 +199,7 @@ class Search:
                     if found.ended:
                         return Answer.UNTESTABLE, found.ended
                     (good if each is self.good else other).extend(found.runs)
-            answer, said = metric_answer(symptom, good, other, self.level * share, LEAST_TO_BLOCK)
+            answer, said = metric_answer(symptom, good, other, self.level * share)
             if answer is not None:
                 return answer, said
         if sum(step.trainings > 0 and step.answer == Answer.UNTESTABLE for step in self.steps.values()) + 1 >= NOISY:
@@ -228,9 +222,9 @@ class Search:
     def ended(self, outcome: str, why: str, **found: Any) -> Bisection:
         """The result with what it took."""
         return Bisection(
-            outcome=str(outcome), why=why, good=self.good, bad=self.bad, commits=len(self.commits),
+            outcome=str(outcome), why=why, commits=len(self.commits),
             steps=tuple(self.steps.values()), trainings=len(self.made),
-            minutes=round(sum(self.made.values()) / 60, 1), notes=self.notes, **found,
+            minutes=round(sum(self.made.values()) / 60, 1), **found,
         )  # fmt: skip
 
 

@@ -59,11 +59,9 @@ class Repository:
             raise UsageError(f"--path {path}: no commit between {good} and {bad} changes it; expected one that does")
         return _told(git(self.root, "log", "-1", FORMAT, first))[0], found
 
-    def notes(self, good: Commit, bad: Commit) -> tuple[str, ...]:
-        """What the trainings between two commits do not follow."""
-        changed = git(self.root, "diff", "--name-only", good.sha, bad.sha, "--", *NOT_FOLLOWED).splitlines()
-        said = f"{', '.join(changed)} changed: each commit is trained with the packages at hand and no submodules"
-        return (said,) if changed else ()
+    def not_followed(self, good: Commit, bad: Commit) -> str:
+        """What differs between two commits and their trainings do not follow."""
+        return ", ".join(git(self.root, "diff", "--name-only", good.sha, bad.sha, "--", *NOT_FOLLOWED).splitlines())
 
     def check_out(self, commit: Commit, folder: Path) -> Path:
         """The commit's files in this folder, and nothing else; the user's working folder within it. It is a repository

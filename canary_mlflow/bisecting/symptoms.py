@@ -15,13 +15,17 @@ from canary_mlflow.gates.model.records import Run, Version
 from canary_mlflow.gates.model.rules import MetricRule, Role, Scale, Worse
 from canary_mlflow.gates.model.sides import baseline_side, candidate_side, conditions
 from canary_mlflow.gates.model.verdict import CheckOutcome, Evidence, ReasonCode, Verdict
+from canary_mlflow.gates.stats.power import LEAST_TO_BLOCK
+
+BLOCK = CheckOutcome.BLOCK
+Runs = Sequence[Run]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Symptom:
-    """What is looked for. `key`: a kind of exception, or the check that blocks; `facts`: those that decide. `policy`:
-    what the check is asked of, for a metric halfway between both ends; `timed`: it is the machine's speed, so that GOOD
-    must be measured beside each commit. `seed`: that showed it."""
+    """What is looked for. `key`: a kind of exception (`crash`), or the check that blocks; `seed`: that showed it;
+    `facts`: those that decide. `policy`: what is asked: of a `noisy` metric, whether it is past halfway to the bad end.
+    `timed`: it is the machine's speed, so that GOOD must be measured beside each commit."""
 
     key: str
     said: str
@@ -33,72 +37,65 @@ class Symptom:
     timed: bool = False
 
 
-def symptom_of(policy: Policy, good: Sequence[Run], bad: Sequence[Run], verdict: Verdict) -> Symptom | None:
+def symptom_of(policy: Policy, good: Runs, bad: Runs, verdict: Verdict) -> Symptom | None:
     """The check that blocks the bad end, the most urgent first; None if none does."""
-    blocking = [check for check in verdict.checks if check.outcome is CheckOutcome.BLOCK]
-    if not blocking:
+    check = next((one for one in verdict.checks if one.outcome is BLOCK), None)
+    if check is None:
         return None
-    check, sides = blocking[0], candidate_side(bad)
-    resolved = policy.resolve(conditions(baseline_side(good, sides), sides))
+    side = candidate_side(bad)
+    policy = policy.resolve(conditions(baseline_side(good, side), side))
     if check.role is Role.HARD:
-        facts = _deciding(verdict)
-        return Symptom(key=check.metric, said=check.reason, facts=facts, policy=replace(resolved, rules=()))
-    rule = next(one for one in resolved.rules if one.name == check.metric)
+        asked = replace(policy, rules=())
+        return Symptom(key=check.metric, said=check.reason, facts=_deciding(verdict), policy=asked)
+    rule = next(one for one in policy.rules if one.name == check.metric)
     assert check.evidence is not None
-    return Symptom(
-        key=check.metric, said=check.reason, policy=_halfway(resolved, rule, check.evidence), noisy=True,
-        timed=judged_in_pairs(rule),
-    )  # fmt: skip
+    asked = _halfway(policy, rule, check.evidence)
+    return Symptom(key=check.metric, said=check.reason, policy=asked, noisy=True, timed=judged_in_pairs(rule))
 
 
 def _halfway(policy: Policy, rule: MetricRule, found: Evidence) -> Policy:
-    """The policy that asks of one metric alone whether it is nearer to the bad end than to the good one."""
     assert found.change is not None
-    scale = rule.scale
-    if not found.relative:
-        margin, scale = abs(found.change) / 2, Scale.IDENTITY
-    else:
+    margin = abs(found.change) / 2
+    if found.relative:
         margin = abs(math.log1p(found.change)) / 2
-        if scale is Scale.LOG:
+        if rule.scale is Scale.LOG:
             margin = -math.expm1(-margin) if rule.worse is Worse.LOWER else math.expm1(margin)
+    scale = rule.scale if found.relative else Scale.IDENTITY
     asked = replace(rule, role=Role.GATE, margin=margin, scale=scale, gain=None, headroom=None)
     none = replace(policy.hard, **dict.fromkeys(vars(policy.hard), False))
     return replace(policy, rules=(asked,), hard=none, evals=None, min_baseline_runs=1)
 
 
-def verdict_on(policy: Policy, good: Sequence[Run], other: Sequence[Run], look: int | None = None) -> Verdict:
+def verdict_on(policy: Policy, good: Runs, other: Runs, look: int | None = None) -> Verdict:
     """The gate's, on runs that were made in turns on one host."""
     baseline = Version(model="", version=None, runs=tuple(good), beside=True)
     return judge(policy, baseline, Version(model="", version=None, runs=tuple(other)), look=look)
 
 
-def hard_answer(symptom: Symptom, good: Sequence[Run], other: Sequence[Run]) -> tuple[Answer, str]:
+def hard_answer(symptom: Symptom, good: Runs, other: Runs) -> tuple[Answer, str]:
     """Whether a hard check or the facts block as they do at the bad end."""
     assert symptom.policy is not None
     verdict = verdict_on(symptom.policy, good, other)
-    blocking = [one for one in verdict.checks if one.metric == symptom.key and one.outcome is CheckOutcome.BLOCK]
-    if blocking and (symptom.key != FACTS or symptom.facts & _deciding(verdict)):
-        return Answer.BAD, blocking[0].reason
-    apart = [one for one in verdict.checks if one.reason_code is ReasonCode.NOT_COMPARABLE]
-    return (Answer.UNTESTABLE, apart[0].reason) if apart and symptom.key == FACTS else (Answer.GOOD, "")
+    for check in verdict.checks:
+        same = check.metric == symptom.key and (symptom.key != FACTS or symptom.facts & _deciding(verdict))
+        if same and check.outcome is BLOCK:
+            return Answer.BAD, check.reason
+    return Answer.GOOD, ""
 
 
-def metric_answer(
-    symptom: Symptom, good: Sequence[Run], other: Sequence[Run], level: float, least: int
-) -> tuple[Answer | None, str]:
+def metric_answer(symptom: Symptom, good: Runs, other: Runs, level: float) -> tuple[Answer | None, str]:
     """Whether a metric is nearer to the bad end or to the good one, each wrong with no more than the chance `level`;
-    None while that cannot be told. `least`: runs without which nothing is told but that two sides are identical."""
+    None while that cannot be told. A single run tells no more than that nothing changed."""
     assert symptom.policy is not None
     verdict = verdict_on(symptom.policy, good, other)
-    check = next((one for one in verdict.checks if one.metric == symptom.key), None)
-    if check is None or check.evidence is None:
-        said = check or verdict.checks[0]
-        busy = said.reason_code is ReasonCode.INVALID_ENVIRONMENT  # it may be quieter for the next pair
-        return (None if busy else Answer.UNTESTABLE), said.reason
+    check = next((one for one in verdict.checks if one.metric == symptom.key), verdict.checks[0])
     found = check.evidence
+    if found is None:
+        busy = check.reason_code is ReasonCode.INVALID_ENVIRONMENT  # the machine may be quieter for the next pair
+        return (None if busy else Answer.UNTESTABLE), check.reason
     if found.identical:
         return Answer.GOOD, check.reason
-    if len(other) < least or found.p_harm is None or found.p_noninferior is None:
+    if len(other) < LEAST_TO_BLOCK or found.p_harm is None or found.p_noninferior is None:
         return None, check.reason
     if found.p_harm <= level:
         return Answer.BAD, check.reason

@@ -14,9 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from canary_mlflow.bisecting.commits import Commit, Repository
-from canary_mlflow.errors import UsageError
 from canary_mlflow.launching.seeds import MARK, VARIABLE
-from canary_mlflow.upgrading.probing import PYTHON, Attempts, Probe, known_at
+from canary_mlflow.upgrading.probing import PYTHON, Attempts, Probe
 
 VERDICTS = (0, 1, 3)
 """Exit codes of a canary that trained, and whose runs say how they ended."""
@@ -32,25 +31,18 @@ class Trainer(Attempts):
     canary: bool = False
     say: Callable[[str], None] = field(default=lambda line: None)
 
-    def known(self, commit: Commit, seed: int, turn: str = "") -> Probe | None:
-        """What was trained already."""
-        found = known_at(self.place(commit, seed, turn))
-        return None if found is None else self._told(found)
-
     def train(self, commit: Commit, seed: int, turn: str = "") -> Probe:
         """A commit with a seed; `turn`: why once more, '' for the first time. Its `kind` is that by which another crash
         is known to be the same. Raises CanaryError."""
-        if (known := self.known(commit, seed, turn)) is not None:
-            return known
-        self.say(f"training {commit}, seed {seed}")
         return self._told(self.kept(self.place(commit, seed, turn), partial(self._attempt, commit, seed)))
 
-    def place(self, commit: Commit, seed: int, turn: str) -> Path:
+    def place(self, commit: Commit, seed: int, turn: str = "") -> Path:
         """Its folder."""
         words = json.dumps([self.command, self.repository.inside, sys.version, commit.sha, seed, turn])
         return self.work / "trainings" / hashlib.sha256(words.encode()).hexdigest()[:16]
 
     def _attempt(self, commit: Commit, seed: int, place: Path) -> Probe:
+        self.say(f"training {commit}, seed {seed}")
         checkout = self.work / "checkout"
         folder = self.repository.check_out(commit, checkout)
         words = [word.replace(MARK, str(seed)) for word in shlex.split(self.command)]
@@ -67,9 +59,5 @@ class Trainer(Attempts):
 
 
 def canary_command(overrides: Sequence[str]) -> str:
-    """One run of a canary of the project, by the code of the working folder. Raises UsageError for what it sets
-    itself."""
-    if own := [word for word in overrides if word.lstrip("+~").partition("=")[0] in ("seed", "repeats", "register")]:
-        raise UsageError(f"found {own[0]!r}; a search says itself which runs are made; leave it out")
-    fixed = ("repeats=1", "register=false", f"seed={MARK}")
-    return shlex.join(["python", "-P", "-m", "training", *overrides, *fixed])
+    """One run of a canary of the project, by the code of the working folder."""
+    return shlex.join(["python", "-P", "-m", "training", *overrides, "repeats=1", "register=false", f"seed={MARK}"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from canary_mlflow.commands.shared import print_json
@@ -13,6 +11,7 @@ from canary_mlflow.shown import echo, say
 from canary_mlflow.tracking.signals import Terminated
 
 MINUTES = click.FloatRange(0, min_open=True)
+A_DAY = 24.0 * 60  # for one training that hangs
 SHARE = click.FloatRange(0, 0.5, min_open=True)
 
 
@@ -25,8 +24,6 @@ SHARE = click.FloatRange(0, 0.5, min_open=True)
 @click.option("--policy", metavar="NAME|PATH", help="Without it: the tier of the overrides, else smoke.")
 @click.option("--chance", default=0.02, show_default=True, type=SHARE, help="Of a wrong answer in the whole search.")
 @click.option("--minutes", type=MINUTES, metavar="MINUTES", help="After which no training begins.")
-@click.option("--timeout", default=60.0, show_default=True, type=MINUTES, metavar="MINUTES", help="For one training.")
-@click.option("--work", metavar="DIR", help="Where results are kept. Without it: canary-bisect in git's own folder.")
 @click.option("--dry-run", is_flag=True, help="Say how many trainings and minutes it takes.")
 @click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout; the report goes to stderr.")
 @click.pass_context
@@ -40,15 +37,13 @@ def bisect(
     policy: str | None,
     chance: float,
     minutes: float | None,
-    timeout: float,
-    work: str | None,
     dry_run: bool,
     as_json: bool,
 ) -> None:
     """Name the commit since which a training is worse: the first, after GOOD and up to BAD, that shows what BAD shows.
 
     It trains both ends, in turns, until the gate finds what blocks BAD beside GOOD. Then it trains ever fewer commits
-    between, by first parents; one that does not train is skipped. What has noise is trained again, up to five times
+    between, by first parents; one that does not train is skipped. What has noise is trained again, up to eight times
     beside GOOD, instead of guessed. Results are kept: the same command resumes where it was stopped.
 
     Without --command it trains a canary by each commit's own code; OVERRIDES are Hydra's, as for `canary run`. COMMAND
@@ -64,22 +59,17 @@ def bisect(
     from canary_mlflow.reports.bisect import lines, plan_line
     from canary_mlflow.upgrading.probing import AGAIN, words_of
 
-    if command is not None and overrides:
+    if command is not None and words_of(command, here=True) and overrides:
         raise UsageError(f"found --command and {overrides[0]!r}; expected one of them: OVERRIDES are the canary's")
-    if command is not None:
-        words_of(command, here=True)
     repository = Repository.here()
     start, commits = repository.commits(good, bad, path)
-    folder = Path(work).absolute() if work else repository.private / "canary-bisect"
+    tier, folder = tier_of(overrides), repository.private / "canary-bisect"
     ours = canary_command(overrides) if command is None else command
     trainer = Trainer(
-        command=ours, work=folder, minutes=timeout, repository=repository, canary=command is None, say=say
+        command=ours, work=folder, minutes=minutes or A_DAY, repository=repository, canary=not command, say=say
     )
-    rules = load_policy(policy or (tier_of(overrides) if command is None else "smoke"))
-    search = Search(
-        trainer=trainer, good=start, commits=commits, policy=rules, chance=chance, say=say, minutes=minutes,
-        notes=repository.notes(start, commits[-1]),
-    )  # fmt: skip
+    rules = load_policy(policy or tier)
+    search = Search(trainer=trainer, good=start, commits=commits, policy=rules, chance=chance, say=say, minutes=minutes)
     if dry_run:
         plan = search.planned()
         if as_json:
@@ -87,14 +77,15 @@ def bisect(
         echo(plan_line(**plan), err=as_json)
         return
     ctx.with_resource(unwinding())
-    for line in (f"{len(commits)} commits; results are kept in {folder}: if it is stopped, {AGAIN}", *search.notes):
-        say(line)
+    say(f"{len(commits)} commits; results are kept in {folder}: if it is stopped, {AGAIN}")
+    if changed := repository.not_followed(start, commits[-1]):
+        say(f"{changed} changed: each commit is trained with the packages at hand, and without submodules")
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(folder / "lock", timeout=0):
             result = search.carry_out()
     except Timeout as error:
-        raise UsageError(f"another canary bisect is at work in {folder}; wait, or give --work DIR") from error
+        raise UsageError(f"another canary bisect is at work in {folder}; wait for its end") from error
     except (KeyboardInterrupt, Terminated) as error:
         raise CanaryError(f"{str(error) or 'interrupted'}; {AGAIN}") from error
     if as_json:

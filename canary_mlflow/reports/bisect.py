@@ -27,12 +27,9 @@ def lines(found: Bisection) -> Iterator[str]:
     untold = [f"{step.commit}: {step.said}" for step in found.steps if step.answer == "untestable" and step.trainings]
     if untold:
         yield f"  Skipped: {listed(untold, SHOWN, clauses=True)}."
-    for note in found.notes:
-        yield f"  Note: {note}."
-    if commit is not None:
-        sure = f"a wrong answer has a chance of at most {found.chance:g}" if found.chance else "it repeats exactly"
-        yield f"  {counted(found.commits, 'commit')}; {sure}."
-    yield f"  {counted(found.trainings, 'training')}, {found.minutes:g} minutes."
+    sure = f"; a wrong answer has a chance of at most {found.chance:g}" if found.chance else ""
+    trainings = f"{counted(found.trainings, 'training')}, {found.minutes:g} minutes"
+    yield f"  {counted(found.commits, 'commit')}, {trainings}{sure}."
 
 
 def plan_line(commits: int, least: int, most: int, minutes: float | None) -> str:

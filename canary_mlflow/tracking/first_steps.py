@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.gates.facts.check import said, what_differs
 from canary_mlflow.gates.facts.courses import COURSE
 from canary_mlflow.gates.facts.exact import FACTS, SERIES, STEPS, bare
-from canary_mlflow.gates.model.records import Run, Series
+from canary_mlflow.gates.model.records import Series
 from canary_mlflow.gates.model.sides import baseline_side, candidate_side, mismatches
 from canary_mlflow.gates.model.wording import listed
 from canary_mlflow.tracking.describing.fact_tags import facts_in
@@ -30,7 +29,7 @@ BROKEN = "broken: "
 
 def certain_harm(journal: Journal, options: Options) -> str:
     """Why a run whose first STEPS are over can only fail; '' if it may pass, or the champion's runs cannot tell."""
-    client = journal.target.client
+    client, found = journal.target.client, journal.probes.tags()
     if client is None or not options.champion_runs:
         return ""
     try:
@@ -38,31 +37,25 @@ def certain_harm(journal: Journal, options: Options) -> str:
     except (StoreError, UsageError) as error:
         log.warning("canary: its first steps are not compared with the champion's: %s", one_line(error))
         return ""
-    found = journal.probes.tags()
-    mine = replace(
-        mine,
-        completed=True,
-        facts=facts_in(found),
-        invariants=found.get(tags.INVARIANTS, ""),
-        series={name: _series(journal, name) for name in SERIES if any(name in row for row in journal.rows.values())},
-    )
-    return _harm(champion, mine, options.fail_fast)
-
-
-def _series(journal: Journal, name: str) -> Series:
-    rows = {step: row[name] for step, row in journal.rows.items() if 1 <= step <= STEPS and name in row}
-    return Series(name=name, steps=np.array([*rows], dtype=np.int64), values=np.array([*rows.values()], dtype=float))
-
-
-def _harm(champion: list[Run], mine: Run, checks: Sequence[str]) -> str:
-    """What blocks of these checks. A schedule's course is left to the gate, as so few steps are not one."""
+    broken = found.get(tags.INVARIANTS, "")
+    mine = replace(mine, completed=True, facts=facts_in(found), invariants=broken, series=_first_rows(journal))
     now = candidate_side([mine])
     before = baseline_side(champion, now)
     if not before.evidence or any(mismatches(before, now, what) for what in ("workload", "hardware")):
         return ""
-    broken = mine.invariants.startswith(BROKEN) and not any(run.invariants.startswith(BROKEN) for run in champion)
-    if broken and "invariants" in checks:
-        return f"ended after its first steps: {mine.invariants.removeprefix(BROKEN)}"
-    differs, _ = what_differs(before.evidence, (), now.evidence, judged=FACTS in checks)
-    against = [said(one) for one in differs if one.decides and not bare(one.key).startswith(COURSE)]
-    return f"ended after its first steps, as only a regression explains {listed(against, 2)}" if against else ""
+    against = []
+    if "invariants" in options.fail_fast and not any(run.invariants.startswith(BROKEN) for run in champion):
+        against += [broken.removeprefix(BROKEN)] if broken.startswith(BROKEN) else []
+    differs, _ = what_differs(before.evidence, (), now.evidence, judged=FACTS in options.fail_fast)
+    # So few steps are no schedule's course.
+    against += [said(one) for one in differs if one.decides and not bare(one.key).startswith(COURSE)]
+    return f"ended after its first steps: {listed(against, 2)}" if against else ""
+
+
+def _first_rows(journal: Journal) -> dict[str, Series]:
+    found = {}
+    for name in SERIES:
+        rows = {step: row[name] for step, row in journal.rows.items() if 1 <= step <= STEPS and name in row}
+        if rows:
+            found[name] = Series(name=name, steps=np.array([*rows]), values=np.array([*rows.values()], dtype=float))
+    return found

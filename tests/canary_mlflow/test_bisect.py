@@ -22,7 +22,6 @@ from workplace import Workplace
 from canary_mlflow.bisecting.bisection import Bisection, Search
 from canary_mlflow.bisecting.commits import Commit, Repository
 from canary_mlflow.bisecting.trying import Trainer, canary_command
-from canary_mlflow.errors import UsageError
 from canary_mlflow.gates.model.records import Run, Series
 from canary_mlflow.policies import load_policy
 from canary_mlflow.reports.bisect import lines
@@ -158,10 +157,11 @@ def test_a_commit_beside_one_that_does_not_train_is_not_named(team: Workplace) -
     assert "ModuleNotFoundError" in found.stdout
 
 
-def test_what_a_search_sets_itself_is_refused() -> None:
+def test_what_a_search_sets_itself_is_refused(team: Workplace) -> None:
     assert canary_command(["tier=facts"]).startswith("python -P -m training tier=facts")
-    with pytest.raises(UsageError, match="seed=3"):
-        canary_command(["algo=sft", "seed=3"])
+    refused = team.canary("bisect", "HEAD~2", "HEAD", "algo=sft", "seed=3")
+    assert refused.returncode == 2
+    assert "seed=3" in refused.stderr
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,9 +171,6 @@ class Told(Trainer):
     number: Callable[[int, int, int], float | str] = field(default=lambda at, seed, times: 0.0)
     times: dict[str, int] = field(default_factory=dict)
     trained: dict[str, Probe] = field(default_factory=dict)
-
-    def known(self, commit: Commit, seed: int, turn: str = "") -> Probe | None:
-        return self.trained.get(f"{commit.sha} {seed} {turn}")
 
     def train(self, commit: Commit, seed: int, turn: str = "") -> Probe:
         key = f"{commit.sha} {seed} {turn}"

@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 
-def gate_session(
-    client: MlflowClient, model: str, session_id: str, policy: Policy, remarks: Sequence[str] = ()
-) -> Decision:
+def gate_session(client: MlflowClient, model: str, session_id: str, policy: Policy, *remarks: str) -> Decision:
     """Judge a session that left no version (its runs crashed), and record the verdict on the session.
 
     No alias moves and nothing is bootstrapped, as there is no version. The model need not exist yet. `remarks`: more
@@ -65,9 +63,7 @@ def judge_runs(client: MlflowClient, model: str, run_ids: Sequence[str], policy:
     )
 
 
-def gate_change(
-    client: MlflowClient, model: str, session_id: str, policy: Policy, remarks: Sequence[str] = ()
-) -> Decision:
+def gate_change(client: MlflowClient, model: str, session_id: str, policy: Policy, *remarks: str) -> Decision:
     """Judge a session against the champion, and record that on the session; nothing is registered, no alias moves."""
     candidate = Version(model=model, version=None, runs=session_evidence(client, session_id, model))
     verdict = judge_against(client, policy, champion_or_none(client, model), candidate)
@@ -86,13 +82,9 @@ def judge_against(client: MlflowClient, policy: Policy, before: str | None, cand
 def certain_block(client: MlflowClient, model: str, session_id: str, policy: Policy, missing: int) -> str:
     """The check that blocks a session that still goes on, whatever its `missing` runs show; '' for none."""
     before = champion_or_none(client, model) if policy.fail_fast else None
-    return certain(
-        policy,
-        None if before is None else version_with(client, model, before),
-        Version(model=model, version=None, runs=session_evidence(client, session_id, model)),
-        missing,
-        accepted_facts(registry_of(client), model),
-    )
+    baseline = None if before is None else version_with(client, model, before)
+    candidate = Version(model=model, version=None, runs=session_evidence(client, session_id, model))
+    return certain(policy, baseline, candidate, missing, accepted_facts(registry_of(client), model))
 
 
 def on_session(client: MlflowClient, model: str, session_id: str, verdict: Verdict, question: Question) -> Decision:
