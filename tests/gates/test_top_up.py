@@ -11,7 +11,8 @@ from canary_mlflow.gates import Outcome, ReasonCode, Run, Series, Version, judge
 from canary_mlflow.gates.model.policy import FreshBaseline, Looks, WithoutSource
 from canary_mlflow.gates.model.priors import Prior
 from canary_mlflow.gates.stats.comparisons import compare
-from canary_mlflow.gates.top_up import TopUp, next_look, next_seeds, to_run_again
+from canary_mlflow.gates.top_up import TopUp, certain, next_look, next_seeds, to_run_again
+from canary_mlflow.policies import load_policy
 
 SHARES, RUNS = (0.2, 0.3, 0.5), (1, 3, 5)
 
@@ -100,7 +101,6 @@ def followed(policy, rng, spread, harm):
     ],
 )
 def test_a_plan_decides_as_often_as_it_should(tier, spread, harm, outcome, least):
-    from canary_mlflow.policies import load_policy
 
     policy, rng = load_policy(tier), np.random.default_rng(7)
     found = [followed(policy, rng, spread, harm) for _ in range(60)]
@@ -139,7 +139,6 @@ def test_a_plan_that_cannot_decide_ends_early_and_says_why(smoke):
     ],
 )
 def test_a_plan_is_given_up_only_where_its_runs_would_hardly_decide(metric, needed, paired, fresh, goes_on):
-    from canary_mlflow.policies import load_policy
 
     policy = load_policy("perf")
     open_ = verdict_of(policy, ([0.0, 0.03, -0.03], [0.05]), 1)
@@ -324,7 +323,6 @@ def test_a_contended_stored_run_stays_out_beside_fresh_ones(asks_fresh):
 @pytest.mark.parametrize(("tier", "steps"), [("smoke", 80), ("perf", 400)])
 def test_a_machine_that_is_another_today_is_answered_by_fresh_runs_only(tier, steps):
     """Of 400 steps tails and drifts decide too, by the same clock."""
-    from canary_mlflow.policies import load_policy
 
     policy = load_policy(tier)
     verdict = judge(policy, side(*baseline_runs(steps=steps)), side(timed("b0", 0, 0.25, 1.3, steps)), look=1)
@@ -375,3 +373,27 @@ def test_a_policy_that_never_asks_for_fresh_runs_takes_none(smoke):
     verdict = judge(smoke, side(*baseline_runs(3), fresh=slower), side(*today))
     assert verdict.outcome is Outcome.BLOCK
     assert not {run.run_id for run in slower} & set(verdict.baseline_runs)
+
+
+def unstable(count, failing, name):
+    """Runs of which so many became unstable."""
+    steps = np.arange(1, 61)
+    return Version(
+        model="m", version=None,
+        runs=tuple(
+            Run(
+                run_id=f"{name} {seed}", seed=seed, last_step=60,
+                series={"eval_loss": Series(name="eval_loss", steps=steps, values=1 + 0.01 * seed + 0 * steps)},
+                completed=seed >= failing, failure="instability" if seed < failing else "",
+            )
+            for seed in range(count)
+        ),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("theirs", "missing", "found"), [(0, 9, "not completed"), (1, 0, "not completed"), (1, 9, "")])
+def test_a_check_is_certain_only_if_good_runs_would_not_turn_it(theirs, missing, found):
+    fast, slow = (load_policy({"base": "smoke", "name": "own", "fail_fast": fail}) for fail in (True, False))
+    sides = unstable(10, theirs, "champion"), unstable(1, 1, "candidate")
+    assert certain(fast, *sides, missing) == found
+    assert certain(slow, *sides, missing) == ""
