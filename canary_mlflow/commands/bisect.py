@@ -22,9 +22,7 @@ SHARE = click.FloatRange(0, 0.5, min_open=True)
 @click.option("--command", metavar="COMMAND", help="Your own training, with CanaryCallback or LoopRun in it.")
 @click.option("--path", default="", metavar="PATH", help="Only the commits that change it.")
 @click.option("--policy", metavar="NAME|PATH", help="Without it: the tier of the overrides, else smoke.")
-@click.option(
-    "--chance", default=0.02, show_default=True, type=SHARE, metavar="P", help="Of a wrong answer in all of it."
-)
+@click.option("--chance", default=0.02, show_default=True, type=SHARE, metavar="P", help="Of any wrong answer.")
 @click.option("--minutes", type=MINUTES, metavar="MINUTES", help="After which no training begins.")
 @click.option("--dry-run", is_flag=True, help="Say how many trainings and minutes it takes.")
 @click.option("--json", "as_json", is_flag=True, help="JSON alone on stdout; the report goes to stderr.")
