@@ -155,11 +155,9 @@ class Session:
         if not last.certain and code_of(last) != 1:
             return []
         made = expanded(get_run(self.client, last.run_id).data.tags)
-        steps, ended = int(made.get(MAX_STEPS, 0)), int(made.get(LAST_STEP, 0))
+        steps, ended = int(made.get(MAX_STEPS) or 1), int(made.get(LAST_STEP) or 0)
         seeds = [str(seed) for seed in range(last.seed + 1, self.config.seed + planned)]
         left = (len(seeds) + 1) * steps - ended
-        if left <= 0:
-            return []
         others = (get_run(self.client, one).data.tags[PARENT_RUN] for one in champion[:1])
         took = next(filter(None, (minutes_of_runs(self.client, one) for one in (self.session_id, *others))), 0.0)
         why = f", as {last.certain} blocks whatever more runs show" if last.certain else ""

@@ -25,8 +25,7 @@ PLAN = ((1, 0.0), (2, 0.2), (4, 0.3), (8, 0.5))
 One tells only that nothing changed."""
 MOST = PLAN[-1][0]
 AGAIN = "again"
-REPEATS = 4
-"""Trainings of the bad end that tell how often it shows what does not come each time."""
+REPEATS = 4  # trainings of the bad end that tell how often it shows what does not come each time
 NOISY = 2
 """Commits that may stay open for noise: with more the search ends, as it would train them all."""
 ENDS = 4  # trainings of both ends, of which the last two confirm what blocks

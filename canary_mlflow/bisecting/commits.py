@@ -12,8 +12,7 @@ from canary_mlflow.errors import UsageError, one_line
 from canary_mlflow.launching.sources import PATIENCE
 
 FORMAT = "--format=%H%x00%an <%ae>%x00%as%x00%s"
-NOT_FOLLOWED = ("requirements.txt", "uv.lock", "pylock.toml", "poetry.lock", "environment.yml", "conda.yaml",
-                ".gitmodules")  # fmt: skip
+NOT_FOLLOWED = ("requirements.txt", "uv.lock", "pylock.toml", "poetry.lock", "conda.yaml", ".gitmodules")
 """Files that say which packages and submodules a commit wants."""
 
 

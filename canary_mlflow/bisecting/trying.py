@@ -17,8 +17,7 @@ from canary_mlflow.bisecting.commits import Commit, Repository
 from canary_mlflow.launching.seeds import MARK, VARIABLE
 from canary_mlflow.upgrading.probing import PYTHON, Attempts, Probe
 
-VERDICTS = (0, 1, 3)
-"""Exit codes of a canary that trained, and whose runs say how they ended."""
+VERDICTS = (0, 1, 3)  # exit codes of a canary that trained, and whose runs say how they ended
 NO_RUN = "it recorded no run; expected CanaryCallback or LoopRun in the training"
 _LINE = re.compile(r":\d+( in [^:]+)?(:.*)?$")  # of a traceback's frame: its line moves, what is said holds numbers
 

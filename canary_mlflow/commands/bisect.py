@@ -11,7 +11,6 @@ from canary_mlflow.shown import echo, say
 from canary_mlflow.tracking.signals import Terminated
 
 MINUTES = click.FloatRange(0, min_open=True)
-A_DAY = 24.0 * 60  # for one training that hangs
 SHARE = click.FloatRange(0, 0.5, min_open=True)
 
 
@@ -66,7 +65,7 @@ def bisect(
     tier, folder = tier_of(overrides), repository.private / "canary-bisect"
     ours = canary_command(overrides) if command is None else command
     trainer = Trainer(
-        command=ours, work=folder, minutes=minutes or A_DAY, repository=repository, canary=not command, say=say
+        command=ours, work=folder, minutes=minutes or 24 * 60, repository=repository, canary=not command, say=say
     )
     rules = load_policy(policy or tier)
     search = Search(trainer=trainer, good=start, commits=commits, policy=rules, chance=chance, say=say, minutes=minutes)

@@ -17,10 +17,8 @@ def lines(found: Bisection) -> Iterator[str]:
     if commit is None:
         yield f"{found.outcome}  {found.why}"
     else:
-        named = str(commit) if len(between) == 1 else f"one of {counted(len(between), 'commit')}, as {found.why}"
-        yield f"{found.outcome}  {named}"
-        if len(between) > 1:
-            yield f"  {listed(between, SHOWN, clauses=True)}."
+        several = f"one of {len(between)} commits, as {found.why}: {listed(between, SHOWN, clauses=True)}"
+        yield f"{found.outcome}  {several if found.skipped else commit}"
         yield f"  {commit.author}, {commit.date}; git diff {str(found.last_good)[:10]} {commit.sha[:10]}"
         yield f"  Shows: {found.evidence}."
         yield f"  The last that does not: {found.last_good}."
