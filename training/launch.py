@@ -13,7 +13,6 @@ from mlflow import MlflowClient
 from canary_mlflow.analysis.reading import publish_study
 from canary_mlflow.commands.shared import print_decision
 from canary_mlflow.errors import CanaryError
-from canary_mlflow.gates.facts.exact import FACTS
 from canary_mlflow.gates.model.policy import Policy
 from canary_mlflow.gates.model.wording import listed
 from canary_mlflow.launching.added_runs import AddedRuns, run_champion
@@ -126,10 +125,8 @@ class Session:
         has nothing to be compared with, and becomes the baseline of all that follow. Also what `saved` says."""
         champion = champion_runs(self.client, self.model)
         client, session = self.client, self.session_id
-        known = self.policy.fail_fast and not accepted_facts(
-            registry_of(client), self.model
-        )  # else the gate alone does
-        early = [name for name in (FACTS, "invariants") if known and getattr(self.policy.hard, name)]
+        early = self.policy.fail_fast and self.policy.hard.facts and self.policy.hard.invariants
+        early = early and not accepted_facts(registry_of(client), self.model)  # which only the gate knows
         watched = own_runs(
             client, session, self.config, planned, keep_weights=True, profile=True, champion_runs=champion,
             fail_fast=early,

@@ -41,7 +41,7 @@ class OwnRun(RunSpec):
     keep_weights: bool = False
     profile: bool = False  # afterwards, train a few more steps under the profiler
     champion_runs: list[str] = field(default_factory=list)  # runs with which the watch compares, step by step
-    fail_fast: list[str] = field(default_factory=list)  # checks of the gate that end it in its first steps
+    fail_fast: bool = False  # facts and invariants that block beside those runs end it in its first steps
     alone_in_session: bool = False  # only the process that waits for this run has the session open
 
 

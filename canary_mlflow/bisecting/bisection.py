@@ -131,7 +131,7 @@ class Search:
                     if found.ended and commit is self.good:
                         raise CanaryError(f"GOOD {commit}: {found.ended}; expected a commit that trains to its end")
                     if found.ended:
-                        return Symptom(key=found.kind, said=found.ended, seed=seed, crash=True)
+                        return Symptom(key=found.kind, said=found.ended, policy=self.policy, seed=seed, crash=True)
                     (good if commit is self.good else bad).extend(found.runs)
             verdict = verdict_on(self.policy, good, bad, look)
             if (symptom := symptom_of(self.policy, good, bad, verdict)) is not None:

@@ -29,9 +29,9 @@ class Symptom:
 
     key: str
     said: str
+    policy: Policy
     seed: int = 0
     facts: frozenset[str] = frozenset()
-    policy: Policy | None = None
     crash: bool = False
     noisy: bool = False
     timed: bool = False
@@ -74,7 +74,6 @@ def verdict_on(policy: Policy, good: Runs, other: Runs, look: int | None = None)
 
 def hard_answer(symptom: Symptom, good: Runs, other: Runs) -> tuple[Answer, str]:
     """Whether a hard check or the facts block as they do at the bad end."""
-    assert symptom.policy is not None
     verdict = verdict_on(symptom.policy, good, other)
     for check in verdict.checks:
         same = check.metric == symptom.key and (symptom.key != FACTS or symptom.facts & _deciding(verdict))
@@ -86,7 +85,6 @@ def hard_answer(symptom: Symptom, good: Runs, other: Runs) -> tuple[Answer, str]
 def metric_answer(symptom: Symptom, good: Runs, other: Runs, level: float) -> tuple[Answer | None, str]:
     """Whether a metric is nearer to the bad end or to the good one, each wrong with no more than the chance `level`;
     None while that cannot be told. A single run tells no more than that nothing changed."""
-    assert symptom.policy is not None
     verdict = verdict_on(symptom.policy, good, other)
     check = next((one for one in verdict.checks if one.metric == symptom.key), verdict.checks[0])
     found = check.evidence

@@ -13,11 +13,12 @@ SHOWN = 5
 
 def lines(found: Bisection) -> Iterator[str]:
     """The report for people."""
-    commit, between = found.commit, [*map(str, (*found.skipped, *filter(None, [found.commit])))]
+    commit = found.commit
     if commit is None:
         yield f"{found.outcome}  {found.why}"
     else:
-        several = f"one of {len(between)} commits, as {found.why}: {listed(between, SHOWN, clauses=True)}"
+        between = listed([*map(str, (*found.skipped, commit))], SHOWN, clauses=True)
+        several = f"one of {len(found.skipped) + 1} commits, as {found.why}: {between}"
         yield f"{found.outcome}  {several if found.skipped else commit}"
         yield f"  {commit.author}, {commit.date}; git diff {str(found.last_good)[:10]} {commit.sha[:10]}"
         yield f"  Shows: {found.evidence}."

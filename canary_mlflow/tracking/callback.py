@@ -103,8 +103,8 @@ class CanaryCallback(Hooks):
 
     `watch`: the policy of the warnings during the run (a name, a file, its keys; None for no watch); at level STOP it
     ends the training if the policy says so, and `stopped` says why. `champion_runs`: ids of runs that are good so far;
-    the watch then also warns of what leaves their band. `fail_fast`: checks of the gate, `facts` and `invariants`, that
-    end the training in its first steps where they block beside those runs.
+    the watch then also warns of what leaves their band. `fail_fast`: facts and invariants that block
+    beside those runs end the training in its first steps.
 
     `workload`: what two runs must share to be compared; by default taken from the trainer's arguments, model and data.
     `config`: the composed configuration, kept as config.yaml and in metrics.json. `log_every_step` makes a trainer that
@@ -137,7 +137,7 @@ class CanaryCallback(Hooks):
         folder: Path | None = None,
         watch: str | Path | Mapping[str, Any] | None = "default",
         champion_runs: Sequence[str] = (),
-        fail_fast: Sequence[str] = (),
+        fail_fast: bool = False,
         starts_fresh: bool | None = None,
         samples: bool = True,
     ) -> None:

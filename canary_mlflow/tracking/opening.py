@@ -57,7 +57,7 @@ class Options:
     system_metrics: bool = True
     watch: Any = "default"  # a WatchPolicy or None, whatever named it
     champion_runs: Sequence[str] = ()
-    fail_fast: Sequence[str] = ()
+    fail_fast: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sinks", check_names(self.sinks))
