@@ -178,3 +178,26 @@ def test_what_our_workflows_use_is_pinned_by_digest() -> None:
     files = [ROOT / "action.yml", *(ROOT / ".github/workflows").glob("*.yml")]
     used = {name for file in files for name in re.findall(r"uses: (\S+)", file.read_text())}
     assert [name for name in used if not re.fullmatch(r"\./|\S+@[0-9a-f]{40}", name)] == []
+
+
+def test_a_nightly_that_blocks_says_which_commit_of_the_day(tmp_path: Path) -> None:
+    """With a Python that stands in for the two commands, as a real search takes hours there."""
+    python = tmp_path / "python"
+    python.write_text(
+        '#!/bin/bash\necho "$*" >> "$(dirname "$0")/calls"\n'
+        'case "$*" in *training*) exit 1;; *bisect*) echo "BLOCK  abc speed"; exit 1;; esac\n'
+    )
+    python.chmod(0o755)
+    git("init", "--quiet", cwd=tmp_path)
+    yesterday = {"GIT_COMMITTER_DATE": "2020-01-01T00:00:00"}
+    named = ("-c", "user.name=A", "-c", "user.email=a@b.c", "commit", "--quiet", "--allow-empty", "--message")
+    subprocess.run(["git", *named, "old"], cwd=tmp_path, env={**os.environ, **yesterday}, check=True)
+    git(*named, "new", cwd=tmp_path)
+    words = {"overrides": "tier=nightly algo=dpo gate.top_up=true", "python": str(python), "bisect-minutes": "90"}
+    with github() as api:
+        act(api, tmp_path, **words, **{"tracking-uri": f"sqlite:///{tmp_path}/mlflow.db"})
+    asked = (tmp_path / "calls").read_text().splitlines()[1]
+    old = subprocess.run(["git", "rev-parse", "HEAD~1"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert asked == f"-m canary_mlflow.cli bisect {old.stdout.strip()} HEAD tier=nightly algo=dpo --minutes 90"
+    assert "BLOCK  abc speed" in (tmp_path / "canary-report" / "bisect.txt").read_text()
+    assert "### Which commit" in (tmp_path / "summary.md").read_text()
