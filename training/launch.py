@@ -13,30 +13,26 @@ from mlflow import MlflowClient
 from canary_mlflow.analysis.reading import publish_study
 from canary_mlflow.commands.shared import print_decision
 from canary_mlflow.errors import CanaryError
-from canary_mlflow.gates.model.policy import Policy
-from canary_mlflow.gates.model.wording import listed
 from canary_mlflow.launching.added_runs import AddedRuns, run_champion
 from canary_mlflow.launching.cluster import runner_at
+from canary_mlflow.launching.fail_fast import FailFast
 from canary_mlflow.launching.plan import Plan
 from canary_mlflow.launching.runs import Result, Runner, make_one
 from canary_mlflow.notify.delivery import tell
 from canary_mlflow.notify.events import of_decision
 from canary_mlflow.policies import load_policy
-from canary_mlflow.registry.acts.accepting import accepted_facts
-from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.evidence import champion_runs
 from canary_mlflow.registry.judging.gatekeeper import gate
-from canary_mlflow.registry.judging.unregistered import certain_block, champion_or_none, gate_change, gate_session
+from canary_mlflow.registry.judging.unregistered import champion_or_none, gate_change, gate_session
 from canary_mlflow.registry.sessions.leftovers import clear
 from canary_mlflow.registry.sessions.registering import register_version
 from canary_mlflow.registry.sessions.rows import begin, record_runs
 from canary_mlflow.registry.versions import Weights
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.shown import say
-from canary_mlflow.tags import LAST_STEP, MAX_STEPS, PARENT_RUN, SEEDS
-from canary_mlflow.tracking.describing.compact import expanded
+from canary_mlflow.tags import SEEDS
 from canary_mlflow.tracking.reading.histories import read_version
-from canary_mlflow.tracking.stores.session import finish_session, get_run, held, minutes_of_runs, open_session
+from canary_mlflow.tracking.stores.session import finish_session, held, open_session
 from canary_mlflow.tracking.stores.store import prepare_store
 from canary_mlflow.training.ahead import first_runs
 from canary_mlflow.training.config import CanaryConfig
@@ -122,48 +118,31 @@ class Session:
 
     def first_runs(self, starting: Runner, planned: int) -> tuple[list[Result], list[str]]:
         """The runs before the first verdict: as planned, and all of them if the model has no champion. A first version
-        has nothing to be compared with, and becomes the baseline of all that follow. Also what `saved` says."""
+        has nothing to be compared with, and becomes the baseline of all that follow. Also what was saved by ending
+        before that."""
         champion = champion_runs(self.client, self.model)
         client, session = self.client, self.session_id
-        early = self.policy.fail_fast and self.policy.hard.facts and self.policy.hard.invariants
-        early = early and not accepted_facts(registry_of(client), self.model)  # which only the gate knows
         watched = own_runs(
             client, session, self.config, planned, keep_weights=True, profile=True, champion_runs=champion,
-            fail_fast=early,
+            fail_fast=self.early.in_first_steps,
         )  # fmt: skip
-        certain = partial(certain_block, client, self.model, session, self.policy)
-        results = until_broken(starting, watched, certain)
+        results = until_broken(starting, watched, self.early.certain)
         missing = runs_of(self.config) - len(results)
         if not (champion or results[-1].failure or results[-1].certain or missing <= 0):
             later, planned = replace(self.config, seed=self.config.seed + len(results)), runs_of(self.config)
             with prestarted(self.runner, later, self.scratch, missing) as runner:
-                results += until_broken(runner, own_runs(client, session, later, missing), certain)
-        return results, self.saved(results[-1], planned, champion)
+                results += until_broken(runner, own_runs(client, session, later, missing), self.early.certain)
+        last, end = results[-1], self.config.seed + planned
+        if not last.certain and code_of(last) != 1:
+            return results, []
+        said = self.early.saved(last.run_id, last.certain, range(last.seed + 1, end), champion)
+        say(said)
+        return results, [said]
 
     @cached_property
-    def policy(self) -> Policy:
-        """The policy that judges it: the registry's, if one is set there."""
-        governing = registry_of(self.client).governing(self.model)
-        return governing.policy if governing else load_policy(self.config.gate)
-
-    def saved(self, last: Result, planned: int, champion: Sequence[str]) -> list[str]:
-        """A sentence on the runs and steps that were not made, as the session can only fail; said at once. `last`: its
-        last run, of as many as were `planned`."""
-        if not last.certain and code_of(last) != 1:
-            return []
-        made = expanded(get_run(self.client, last.run_id).data.tags)
-        steps, ended = int(made.get(MAX_STEPS) or 1), int(made.get(LAST_STEP) or 0)
-        seeds = [str(seed) for seed in range(last.seed + 1, self.config.seed + planned)]
-        left = (len(seeds) + 1) * steps - ended
-        others = (get_run(self.client, one).data.tags[PARENT_RUN] for one in champion[:1])
-        took = next(filter(None, (minutes_of_runs(self.client, one) for one in (self.session_id, *others))), 0.0)
-        why = f", as {last.certain} blocks whatever more runs show" if last.certain else ""
-        said = (
-            f"the session ended at step {ended} of {steps} of seed {last.seed}{why}; not made: "
-            f"seeds {listed(seeds, 9) or 'none'}; saved: {left} steps, about {took * left / steps:.1f} minutes"
-        )
-        say(said)
-        return [said]
+    def early(self) -> FailFast:
+        """What ends it before its time."""
+        return FailFast.of(self.client, self.model, self.session_id, self.config.gate)
 
     def one_more(self, seed: int, folder: str, place: str) -> OwnRun:
         """A run that is added to it."""
@@ -205,8 +184,8 @@ class Session:
             evaluation=results[0].evaluation,
         )
         if results[-1].certain:
-            return gate(client, model, version, policy, by_plan=self.policy.top_up, remarks=lambda decision: remarks)
-        policy = self.policy  # the gate uses that of the registry, so the plan of looks must too
+            return gate(client, model, version, policy, by_plan=policy.top_up, remarks=lambda decision: remarks)
+        policy = self.early.policy  # the gate uses that of the registry, so the plan of looks must too
         number, subject = count(1), f"{model} version {version}"
 
         def running(seed: int) -> OwnRun:

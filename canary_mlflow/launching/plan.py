@@ -14,11 +14,13 @@ from canary_mlflow.gates.model.records import Version
 from canary_mlflow.gates.model.sides import candidate_side, planned
 from canary_mlflow.gates.model.verdict import ReasonCode
 from canary_mlflow.gates.model.wording import counted
-from canary_mlflow.gates.top_up import TopUp, champion_runs, in_vain, next_look, next_seeds, to_run_again
+from canary_mlflow.gates.top_up import TopUp, certain, champion_runs, in_vain, next_look, next_seeds, to_run_again
 from canary_mlflow.launching.added_runs import AddedRuns, configuration_of, run_champion
 from canary_mlflow.launching.cluster import runner_at
 from canary_mlflow.launching.missing_runs import Missing, fresh_is_due, seeds_of, seeds_without_fresh
 from canary_mlflow.launching.runs import Result, Runner, RunSpec, make_one
+from canary_mlflow.registry.acts.accepting import accepted_facts
+from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.evidence import is_own_script
 from canary_mlflow.registry.judging.gatekeeper import gate
 from canary_mlflow.registry.judging.looks import Progress, progress
@@ -232,19 +234,31 @@ class Plan:
 
     def make(self, missing: Missing) -> None:
         """Make the runs of the next look; the ledger names each of them, even one that broke off."""
+        left = missing.count
         try:
             for spec, result in self.runner.make(self.specs(missing)):
+                left -= 1
                 if spec.role != "baseline" and not self.ended:
                     result.require_end(spec)
                 elif spec.role == "baseline" and self.with_fresh:
                     self.take_fresh(spec, result)
                 if not self.runner.at_once:  # else a fresh run may have ended that its own turn has yet to mark as one
                     self.record_runs()
+                if self.policy.fail_fast and left > 0 and spec.role != "baseline" and self.is_certain(left):
+                    break
         except BrokeOff as error:  # it is repeated first
             self.broke_off = True
             self.say(str(error))
         finally:
             self.record_runs()
+
+    def is_certain(self, missing: int) -> bool:
+        """Whether the candidate fails whatever the missing runs show, which is said."""
+        _, baseline, candidate = self.sides()
+        why = certain(self.policy, baseline, candidate, missing, accepted_facts(registry_of(self.client), self.model))
+        if why:
+            self.say(f"{why} blocks whatever more runs show: {counted(missing, 'run')} not made")
+        return bool(why)
 
     def specs(self, missing: Missing) -> Iterator[RunSpec]:
         """The missing runs in order, as long as the plan needs them."""

@@ -11,7 +11,6 @@ from canary_mlflow.gates.judge import judge
 from canary_mlflow.gates.model.policy import Policy
 from canary_mlflow.gates.model.records import Version
 from canary_mlflow.gates.model.verdict import Verdict
-from canary_mlflow.gates.top_up import certain
 from canary_mlflow.registry.acts.accepting import accepted_facts
 from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.evidence import warnings_of
@@ -77,14 +76,6 @@ def judge_against(client: MlflowClient, policy: Policy, before: str | None, cand
     verdict = judge(policy, baseline, candidate, accepted=accepted_facts(registry_of(client), candidate.model))
     pinned = read_anchor(client, candidate, verdict, before)
     return against_anchor(policy, pinned, candidate, verdict)
-
-
-def certain_block(client: MlflowClient, model: str, session_id: str, policy: Policy, missing: int) -> str:
-    """The check that blocks a session that still goes on, whatever its `missing` runs show; '' for none."""
-    before = champion_or_none(client, model) if policy.fail_fast else None
-    baseline = None if before is None else version_with(client, model, before)
-    candidate = Version(model=model, version=None, runs=session_evidence(client, session_id, model))
-    return certain(policy, baseline, candidate, missing, accepted_facts(registry_of(client), model))
 
 
 def on_session(client: MlflowClient, model: str, session_id: str, verdict: Verdict, question: Question) -> Decision:
