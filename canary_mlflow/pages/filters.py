@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,6 +15,7 @@ import sqlalchemy as sa
 from canary_mlflow import tags
 from canary_mlflow.gates.model.metrics import METRICS
 from canary_mlflow.gates.model.wording import figure
+from canary_mlflow.reports.charts import GIVEN
 from canary_mlflow.reports.naming import SHORT
 from canary_mlflow.tracking.describing.schema import CONFIG_PREFIX, mlflow_key
 from canary_mlflow.tracking.reading.database import SHORTEST, read_pairs
@@ -77,11 +79,12 @@ def matching(connection: sa.Connection, words: str) -> Matched:
     terms, rest = terms_in(words)
     parts: list[set[str]] = []
     keys: dict[str, Sequence[str]] = {}
-    values: dict[str, Mapping[str, str]] = {}
+    values: dict[str, Mapping[str, str | float]] = {}
     for term in terms:
-        known, found = with_setting(connection, term)
-        if term.name in METRICS:
-            found = {**with_metric(connection, term), **found}
+        known, given = with_setting(connection, term)
+        found: dict[str, str | float] = {**given}
+        if not given and term.name in METRICS and term.name not in GIVEN:
+            found = dict(with_metric(connection, term))
         elif not known and not found:
             rest = f"{rest} {term.text}".strip() if len(terms) > 1 else words
             continue
@@ -89,10 +92,24 @@ def matching(connection: sa.Connection, words: str) -> Matched:
         parts.append(set(found))
     if rest:
         parts.append(set(named(connection, rest)))
-    both = set.intersection(*parts) if parts else set()
-    parents = parents_of(connection, sorted(both))
-    beside = {text: {**found, **of_sessions(found, parents)} for text, found in values.items()}
+    both = newest_of(connection, set.intersection(*parts)) if parts else []
+    parents = parents_of(connection, both)
+    told = {text: {one: written_out(found[one]) for one in both if one in found} for text, found in values.items()}
+    beside = {text: {**found, **of_sessions(found, parents)} for text, found in told.items()}
     return Matched(ids=[*both, *dict.fromkeys(parents.values())], keys=keys, values=beside)
+
+
+def written_out(value: str | float) -> str:
+    """A setting as it was given, or a metric's value as people read it."""
+    return value if isinstance(value, str) else figure(value)
+
+
+def newest_of(connection: sa.Connection, found: set[str]) -> list[str]:
+    """The newest of these runs, as many as one page may search."""
+    if len(found) <= MATCHES:
+        return sorted(found)
+    every = sa.select(RUNS.c.run_uuid).where(RUNS.c.lifecycle_stage == "active").order_by(RUNS.c.start_time.desc())
+    return list(islice((one for one in connection.execute(every).scalars().all() if one in found), MATCHES))
 
 
 def of_sessions(found: Mapping[str, str], parents: Mapping[str, str]) -> dict[str, str]:
@@ -121,7 +138,7 @@ def escaped(word: str) -> str:
     return word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
-def with_metric(connection: sa.Connection, term: Term) -> dict[str, str]:
+def with_metric(connection: sa.Connection, term: Term) -> dict[str, float]:
     """Run or session → the metric's last value, where it fits."""
     try:
         bound = float(term.value)
@@ -130,7 +147,7 @@ def with_metric(connection: sa.Connection, term: Term) -> dict[str, str]:
     keys = (mlflow_key(term.name), f"{SUMMARY}{term.name}")
     fits = SIGNS[term.sign](LATEST.c.value, bound)
     query = sa.select(LATEST.c.run_uuid, LATEST.c.value).where(LATEST.c.key.in_(keys), ~LATEST.c.is_nan, fits)
-    return {run_id: figure(value) for run_id, value in connection.execute(query.limit(MATCHES))}
+    return {run_id: value for run_id, value in connection.execute(query).all()}
 
 
 def with_setting(connection: sa.Connection, term: Term) -> tuple[list[str], dict[str, str]]:
@@ -140,8 +157,10 @@ def with_setting(connection: sa.Connection, term: Term) -> tuple[list[str], dict
     if keys:
         query = sa.select(PARAMS.c.run_uuid, PARAMS.c.value).where(PARAMS.c.key.in_(keys))
         if term.sign == "=":
-            query = query.where(PARAMS.c.value.in_(written(term.value))).limit(MATCHES)
-        found = {run_id: value for run_id, value in connection.execute(query) if term.fits(value)}
+            query = query.where(PARAMS.c.value.in_(written(term.value)))
+        rows = connection.execute(query).all()
+        fitting = {value for value in {value for _, value in rows} if term.fits(value)}  # few, in many runs
+        found = {run_id: value for run_id, value in rows if value in fitting}
     name = term.name.removeprefix(CONFIG_PREFIX)
     inside = re.compile(rf'"{CONFIG_PREFIX}(?:[^"]*\.)?{re.escape(name)}": "([^"]*)"')
     like = f'%{escaped(name)}": "%'

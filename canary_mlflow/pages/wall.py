@@ -20,9 +20,11 @@ from canary_mlflow.pages.requests import readers
 from canary_mlflow.registry.policies.in_force import said_by
 from canary_mlflow.reports.sweep import LEARNED
 from canary_mlflow.tracking.reading.database import read_facts
+from canary_mlflow.tracking.reading.facts import count
 from canary_mlflow.tracking.stores.read_only import TAGS, has_ledger
 
 LAST = 30  # verdicts in a strip
+ALONE = 200  # sessions without a version that are shown among all models
 KEPT = 20_000  # rows of the ledger that were read once: what they say never changes
 ABOUT = (Kind.VERDICT, Kind.BOOTSTRAP, Kind.BLESS, Kind.OVERRIDE, Kind.ROLLBACK, Kind.ADOPT)
 URGENCY = ("BLOCK", "INCONCLUSIVE")
@@ -110,8 +112,8 @@ class Spark:
 def read_wall(registry: sa.Connection, runs: sa.Connection, ended: Sequence[str]) -> list[WallRow]:
     """A row for each model that the reader may see: red first, then what is open, then the newest. `ended`: the newest
     runs, among which are the sessions that left no version."""
-    champions, beats = dict(read_champions(registry)), left_no_version(registry, runs, ended)
     guarded = has_ledger(registry)
+    champions, beats = dict(read_champions(registry)), left_no_version(registry, runs, ended, guarded=guarded)
     for name in names_of_models(registry):
         beats[name] += said_about(registry, name) if guarded else []
     rows = [
@@ -167,19 +169,25 @@ def value_of(evidence: Mapping[str, Any]) -> tuple[float, float | None]:
     return float(evidence["candidate"]), limit_of(evidence)
 
 
-def left_no_version(registry: sa.Connection, runs: sa.Connection, ended: Sequence[str]) -> dict[str, list[Beat]]:
-    """Model → verdicts of sessions that left no version, of those that ended last: no row is about them."""
+def left_no_version(
+    registry: sa.Connection, runs: sa.Connection, ended: Sequence[str], *, guarded: bool
+) -> dict[str, list[Beat]]:
+    """Model → verdicts of sessions that left no version, of those that ended last: no row is about them. Without a
+    ledger, of all."""
+    made = sa.select(TAGS.c.run_uuid).where(TAGS.c.key == tags.VERSION)
     judged = sa.select(TAGS.c.run_uuid).where(TAGS.c.run_uuid.in_(ended), TAGS.c.key == tags.VERDICT)
-    ids = list(runs.execute(judged).scalars()) if ended else []
-    known = versions_of(registry, ids)
-    shown = (tags.ROLE, tags.VERDICT, tags.VERDICT_REASON, tags.CHANGED, tags.MODEL_NAME)
+    found_by = judged.where(TAGS.c.run_uuid.not_in(made.where(TAGS.c.run_uuid.in_(ended)))) if guarded else judged
+    there = set(runs.execute(found_by).scalars()) if ended else set()
+    ids = [one for one in ended if one in there][:ALONE]
+    known = versions_of(registry, ids) if guarded else {}
+    shown = (tags.ROLE, tags.VERDICT, tags.VERDICT_REASON, tags.CHANGED, tags.MODEL_NAME, tags.VERSION)
     found: dict[str, list[Beat]] = defaultdict(list)
     for head in read_facts(runs, [one for one in ids if one not in known], tags=shown).values():
         model = head.tags.get(tags.MODEL_NAME, "")
         if head.tags.get(tags.ROLE) == "session" and model and readers().experiment(head.experiment):
             why, changed = (head.tags.get(key, "") for key in (tags.VERDICT_REASON, tags.CHANGED))
             at = float(head.ended or head.started)
-            found[model].append(
-                Beat(word=head.tags[tags.VERDICT], at=at, why=why, changed=changed, session=head.run_id)
-            )
+            word, version = head.tags[tags.VERDICT], count(head.tags.get(tags.VERSION, "")) or None
+            beat = Beat(word=word, at=at, why=why, changed=changed, session=head.run_id, version=version)
+            found[model].append(beat)
     return found

@@ -34,7 +34,10 @@ def interval(low: float | None, high: float | None, *, relative: bool, unit: str
     if low is None or high is None:
         return ""
     if relative or unit == "points":
-        return "[{}, {}]".format(*(f"{round(100 * end if relative else end, 1) or 0.0:+.1f}" for end in (low, high)))
+        ends = (100 * end if relative else end for end in (low, high))
+        return "[{}, {}]".format(
+            *(f"{end:+.0f}" if abs(end) >= 1000 else f"{round(end, 1) or 0.0:+.1f}" for end in ends)
+        )
     return f"[{wording.change(low, False, unit)}, {wording.change(high, False, unit)}]"
 
 

@@ -12,11 +12,11 @@ from canary_mlflow.gates.facts.check import CODE, CONFIGURATION, DATA, HARDWARE,
 from canary_mlflow.gates.model.metrics import METRICS
 from canary_mlflow.gates.model.rules import Role
 from canary_mlflow.gates.model.sides import ABSENT
-from canary_mlflow.gates.model.verdict import Check, CheckOutcome, Difference, Outcome, Verdict
+from canary_mlflow.gates.model.verdict import Check, CheckOutcome, Difference, Outcome, Standing, Verdict
 from canary_mlflow.gates.model.wording import counted, percent, quantity, sentence_case
 from canary_mlflow.reports.decision import Decision
 from canary_mlflow.reports.differences import NUMBERS, differing, explaining
-from canary_mlflow.reports.rows import gains
+from canary_mlflow.reports.rows import gains, standing
 
 SHORT: Mapping[str, str] = {
     "learning_rate": "lr",
@@ -117,7 +117,9 @@ def story(decision: Decision) -> str:
     if len(found) == 1 and verdict.outcome is Outcome.BLOCK and check.evidence is not None:
         return f"{_doer(found[0])} {effect(check, did=True)}"
     known = f"{said(found[0])}{_more(found)}" if found else name(verdict)
-    return f"{effect(check, did=False)}{f', with {known}' if known else ''}"
+    harmful = standing(decision, check) is not Standing.OPEN
+    doubt = ", but that is not sure yet" if harmful and verdict.outcome is Outcome.INCONCLUSIVE else ""
+    return f"{effect(check, did=False, harmful=harmful)}{doubt}{f', with {known}' if known else ''}"
 
 
 def decisive(verdict: Verdict) -> Check | None:
@@ -132,14 +134,15 @@ def label(metric: str) -> str:
     return METRICS[metric].label if metric in METRICS else metric.replace("_", " ")
 
 
-def effect(check: Check, *, did: bool) -> str:
+def effect(check: Check, *, did: bool, harmful: bool = False) -> str:
     """What was found: `the evaluation loss is 22 % worse`, `the KL went from 5.9 to 70`, else the check's own reason,
-    without for how many runs. `did`: as what something did, `made the evaluation loss 22 % worse`."""
+    without for how many runs. `did`: as what something did, `made the evaluation loss 22 % worse`. `harmful`: whether
+    the whole range of an open change is harm."""
     found, what = check.evidence, label(check.metric)
     what = f"the {what}" if what[:1].islower() else what  # KL
     if found is None or found.change is None or found.baseline is None or found.candidate is None:
         return check.reason.partition(" runs: ")[2] or check.reason
-    if check.outcome is CheckOutcome.INCONCLUSIVE:
+    if check.outcome is CheckOutcome.INCONCLUSIVE and not harmful:
         return f"it is open whether {what} is worse"
     if found.relative and abs(found.change) < 2:
         how = f"{percent(abs(found.change))} {'better' if check.outcome is CheckOutcome.PASS else 'worse'}"

@@ -37,3 +37,10 @@ def test_what_nobody_recorded_is_not_called_unchanged() -> None:
     assert naming.name(decided(load_policy("smoke"), version("1"), version("2")).verdict) == ""
     assert naming.name(decided(load_policy("smoke"), made("1"), made("2")).verdict) == naming.UNRECORDED
     assert naming.name(decided(load_policy("smoke"), None, made("2")).verdict) == ""
+
+
+def test_harm_that_is_not_sure_is_not_called_open() -> None:
+    old, new = version("1", count=3), version("2", count=1, factor={"eval_loss": 3.0})
+    found = decided(load_policy("smoke"), old, new)
+    assert found.word == "INCONCLUSIVE"
+    assert naming.headline(found) == "v2: the evaluation loss is 199 % worse, but that is not sure yet"
