@@ -89,7 +89,7 @@ def git(folder: Path, *words: str) -> str:
         raise UsageError(f"git {words[0]}: {one_line(error)}") from error
     if done.returncode:
         said = " ".join(done.stderr.split())[:200]
-        raise UsageError(f"git {words[0]}: {said}; expected commits of the repository in the working folder")
+        raise UsageError(f"git {words[0]} {words[-1]}: {said}; expected commits of the repository here")
     return done.stdout.strip()
 
 

@@ -139,7 +139,7 @@ def test_a_killed_search_leaves_nothing_and_goes_on(team: Workplace, tmp_path: P
     ("good", "bad", "code", "said"),
     [
         ("HEAD", "HEAD~2", 2, "is no commit before BAD"),
-        ("nobody", "HEAD", 2, "needed a single revision"),
+        ("nobody", "HEAD", 2, "nobody^{commit}: "),
         ("HEAD~4", "HEAD", 4, "GOOD"),  # it does not train
         ("HEAD~6", "HEAD~5", 3, "not shown to be worse"),
     ],

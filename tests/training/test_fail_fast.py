@@ -11,7 +11,7 @@ from workplace import Workplace
 from canary_mlflow.tracking.describing.compact import expanded
 from canary_mlflow.tracking.stores.session import child_runs
 
-FEW = ["tier.train_rows=64", "tier.eval_rows=16", "train.max_steps=24", "gate.fail_fast=true"]
+FEW = ["train.max_steps=40", "gate.fail_fast=true"]
 MODEL = "dpo-tiny-neox-preferences-smoke"
 
 
@@ -32,9 +32,9 @@ def test_certain_harm_ends_a_session_and_nothing_takes_it_up(workplace: Workplac
     harmed = workplace.train("algo=dpo", "repeats=3", "fault=wrong_reference", *FEW)
     assert harmed.returncode == 1, harmed.stderr
     assert harmed.stdout.startswith("BLOCK")
-    saved = re.search(r"ended at step (\d+) of 24; not made: seeds 1, 2; saved: (\d+) steps", harmed.stderr)
+    saved = re.search(r"ended at step (\d+) of 40; not made: seeds 1, 2; saved: (\d+) steps", harmed.stderr)
     assert saved is not None, harmed.stderr
-    assert saved.groups() == ("4", "68")
+    assert saved.groups() == ("4", "116")
     session = sessions(workplace)[0]
     assert ended_at(workplace, session) == [4]
     client = MlflowClient(workplace.uri)
@@ -46,8 +46,8 @@ def test_certain_harm_ends_a_session_and_nothing_takes_it_up(workplace: Workplac
     )
     assert late.returncode == 1, late.stderr
     session = sessions(workplace)[0]
-    assert ended_at(workplace, session) == [24]
-    assert "not made: seeds 1, 2; saved: 48 steps" in late.stderr
+    assert ended_at(workplace, session) == [40]
+    assert "not made: seeds 1, 2; saved: 80 steps" in late.stderr
     again = workplace.canary("gate", MODEL, "2", "--top-up", "--tracking-uri", workplace.uri)
     assert again.returncode == 1, again.stderr
     assert len(ended_at(workplace, session)) == 1
@@ -61,4 +61,4 @@ def test_what_may_pass_goes_on(workplace: Workplace) -> None:
     assert workplace.train("algo=dpo", "repeats=2", *FEW).returncode == 0
     same = workplace.train("algo=dpo", "repeats=3", *FEW)
     assert same.returncode in (0, 3), same.stderr
-    assert ended_at(workplace, sessions(workplace)[0]) == [24, 24, 24]
+    assert ended_at(workplace, sessions(workplace)[0]) == [40, 40, 40]
