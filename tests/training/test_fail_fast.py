@@ -38,7 +38,7 @@ def test_certain_harm_ends_a_session_and_nothing_takes_it_up(workplace: Workplac
     session = sessions(workplace)[0]
     assert ended_at(workplace, session) == [4]
     client = MlflowClient(workplace.uri)
-    assert [one.version for one in client.search_model_versions()] == ["1"]
+    assert [str(one.version) for one in client.search_model_versions()] == ["1"]
 
     # What shows only at the end of a run: its other seeds are not made, and the version stays blocked.
     late = workplace.train(
