@@ -227,9 +227,9 @@ def more_evidence(decision: Decision) -> str:
         return f"{NOISY} Or choose it all the same: {bless(decision)}"
     if code is ReasonCode.MISSING_DATA and short:
         return longer(decision, "train longer on both sides, the champion's code first") + "."
-    benchmarks = verdict.policy.get("evals") or {}
-    if code is ReasonCode.MISSING_DATA and (said := decision.having(CheckOutcome.INCONCLUSIVE)[0]).metric in benchmarks:
-        number = decision.champion_before if "baseline" in said.reason else decision.version
+    benchmarks, asking = verdict.policy.get("evals") or {}, decision.having(CheckOutcome.INCONCLUSIVE)
+    if code is ReasonCode.MISSING_DATA and asking and asking[0].metric in benchmarks:
+        number = decision.champion_before if "baseline" in asking[0].reason else decision.version
         return f"Evaluate it, then: {MARK}canary evals add {shlex.quote(f'{decision.model}/{number}')} PATH{MARK}"
     if code in OF_VERSION:
         return OF_VERSION[code].format(bless=bless(decision))
