@@ -33,16 +33,11 @@ class Inputs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class Parts(Inputs):
     """What a trainer needs; data as datasets.Dataset with str columns prompt, chosen, rejected."""
 
     model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    train_dataset: Dataset
-    eval_dataset: Dataset
     peft_config: PeftConfig | None
-    data: DataStats
-    model_revision: str  # identifies the start weights: part of what makes two runs comparable
 
 
 def prepare_inputs(config: CanaryConfig) -> Inputs:
@@ -79,12 +74,4 @@ def build_parts(config: CanaryConfig, device: Device | None = None, inputs: Inpu
 
     device, inputs = device or settle(config.hardware), inputs or prepare_inputs(config)
     model = loading.load_model(config, inputs.folder, inputs.tokenizer, device)
-    return Parts(
-        model=model,
-        tokenizer=inputs.tokenizer,
-        train_dataset=inputs.train_dataset,
-        eval_dataset=inputs.eval_dataset,
-        peft_config=adapters.peft_config(config.adapter, model, config.algo.head),
-        data=inputs.data,
-        model_revision=inputs.model_revision,
-    )
+    return Parts(**vars(inputs), model=model, peft_config=adapters.peft_config(config.adapter, model, config.algo.head))

@@ -57,40 +57,24 @@ class Rollout:
         return {name: getattr(self, name)[index] for name in names}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shaping:
-    """How scores become advantages."""
-
-    kl_coef: float
-    gamma: float
-    lam: float
-    whiten_rewards: bool
-    missing_eos_penalty: float
-
-
-def shaping_of(args: PPOConfig, kl_coef: float) -> Shaping:
-    """The configured knobs, with the KL coefficient of this iteration."""
-    return Shaping(
-        kl_coef=kl_coef,
-        gamma=args.gamma,
-        lam=args.lam,
-        whiten_rewards=args.whiten_rewards,
-        missing_eos_penalty=args.missing_eos_penalty,
-    )
-
-
 def shape_rollout(
-    answers: Answers, scored: Scored, scores: torch.Tensor, ended: torch.Tensor, shaping: Shaping, reduce: Reduce
+    answers: Answers,
+    scored: Scored,
+    scores: torch.Tensor,
+    ended: torch.Tensor,
+    args: PPOConfig,
+    kl_coef: float,
+    reduce: Reduce,
 ) -> Rollout:
-    """Put a rollout together: KL penalty, score at the end, GAE, whitened advantages."""
+    """Put a rollout together: KL penalty, score at the end, GAE, whitened advantages. `kl_coef`: this iteration's."""
     policy_mask = answers.response_mask
     value_mask = value_mask_of(policy_mask)
     values = scored.values * value_mask
     kl = (scored.old_logps - scored.ref_logps) * policy_mask
-    penalized = scores - shaping.missing_eos_penalty * ~ended
-    rewards = token_rewards(penalized, kl, shaping.kl_coef, policy_mask)
-    whitened = whiten(rewards, value_mask, shift_mean=False, reduce=reduce) if shaping.whiten_rewards else rewards
-    advantages, returns = gae(whitened, values, shaping.gamma, shaping.lam)
+    penalized = scores - args.missing_eos_penalty * ~ended
+    rewards = token_rewards(penalized, kl, kl_coef, policy_mask)
+    whitened = whiten(rewards, value_mask, shift_mean=False, reduce=reduce) if args.whiten_rewards else rewards
+    advantages, returns = gae(whitened, values, args.gamma, args.lam)
     return Rollout(
         input_ids=torch.cat([answers.prompt_ids, answers.response_ids], dim=1),
         attention_mask=attention_mask_of(answers),

@@ -75,25 +75,7 @@ class PPOConfig(TrainingArguments):
         """Forward and backward passes in one iteration."""
         return self.updates_per_iteration * self.gradient_accumulation_steps
 
-    def _check_sizes(self) -> None:
-        for name in (
-            "iterations",
-            "rollout_batch_size",
-            "ppo_epochs",
-            "num_minibatches",
-            "kl_horizon",
-            "max_new_tokens",
-            "max_prompt_length",
-        ):
-            if getattr(self, name) < 1:
-                raise SetupError(f"{name} is {getattr(self, name)}; expected at least 1")
-        for name in ("cliprange", "cliprange_value", "temperature"):
-            if not getattr(self, name) > 0:
-                raise SetupError(f"{name} is {getattr(self, name)}; expected more than 0")
-        if self.target_kl is not None and not self.target_kl > 0:
-            raise SetupError(f"target_kl is {self.target_kl}; expected more than 0, or null for a fixed coefficient")
-        if self.value_head not in ("shared", "separate"):
-            raise SetupError(f"value_head is {self.value_head!r}; expected 'shared' or 'separate'")
+    def _check_sizes(self) -> None:  # single values: algorithms.ppo.Settings.check
         parts = self.num_minibatches * self.gradient_accumulation_steps
         if self.rollout_batch_size % parts:
             raise SetupError(

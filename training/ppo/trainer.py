@@ -29,7 +29,7 @@ from canary_mlflow.training.ppo.actor_critic import (
 )
 from canary_mlflow.training.ppo.generation import Answerer, Prompts, Sampler, sample, score_all
 from canary_mlflow.training.ppo.losses import Batch, Clip, Reduce, ppo_loss, token_logps
-from canary_mlflow.training.ppo.rollout import Rollout, shape_rollout, shaping_of
+from canary_mlflow.training.ppo.rollout import Rollout, shape_rollout
 from canary_mlflow.training.ppo.settings import PPOConfig
 from canary_mlflow.training.ppo.statistics import PhaseClock, UpdateMeter, rollout_metrics
 from canary_mlflow.training.rewards import Answers, Reward
@@ -257,8 +257,8 @@ class PPOTrainer(Trainer):
         require_finite(step, scores=scores, values=scored.values)
         require_finite(step, old_log_probabilities=scored.old_logps, reference_log_probabilities=scored.ref_logps)
         coefficient = self.kl_controller.value
-        shaping = shaping_of(args, coefficient)
-        rollout = shape_rollout(answers, scored, scores, self.answerer.ended(answers), shaping, self.reduce)
+        ended = self.answerer.ended(answers)
+        rollout = shape_rollout(answers, scored, scores, ended, args, coefficient, self.reduce)
         self._iteration_metrics = rollout_metrics(rollout, coefficient, args.target_kl, self.reduce)
         self.last_rollout = rollout
         self.clock.phase("score")
