@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,38 +27,23 @@ FAILURES = ("instability", "oom", "timeout", "crash", "interrupted", "error")
 SECTIONS = ("workload", "hardware", "environment", "configuration")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sidecar:
-    """`metrics` by canonical name; `failure` is one of FAILURES or ''; `unread`: keys that say nothing here."""
-
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    seed: int | None = None
-    completed: bool = True
-    failure: str = ""
-    failure_reason: str = ""
-    learned: bool | None = None
-    workload: Mapping[str, str] = field(default_factory=dict)
-    hardware: Mapping[str, str] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
-    configuration: Mapping[str, str] = field(default_factory=dict)
-    unread: tuple[str, ...] = ()
-
-
 def sidecar_of(path: Path) -> Path | None:
     """Where the JSON beside a history would be: run.json for run.jsonl, run.csv or run.csv.gz; a JSON has none."""
     bare = path.with_suffix("") if path.suffix == ".gz" else path
     return None if bare.suffix == ".json" else bare.with_suffix(".json")
 
 
-def read_sidecar(path: Path) -> Sidecar:
-    """Read that JSON. Raises UsageError for what is not a JSON object, and for impossible values of known keys."""
+def read_sidecar(path: Path) -> tuple[dict[str, Any], dict[str, float], list[str]]:
+    """What that JSON says: fields of the run, metrics by canonical name, and keys that say nothing here. Raises
+    UsageError for what is not a JSON object, and for impossible values of known keys."""
     try:
         body = read_json(path)
     except (OSError, ValueError) as error:  # ValueError: neither JSON nor UTF-8
         raise UsageError(f"{path}: no readable JSON ({' '.join(str(error).split())}); fix or remove it") from None
     if not isinstance(body, Mapping):
         raise UsageError(f'{path}: found {type(body).__name__}; expected an object such as {{"seed": 1}}; fix it')
-    found: dict[str, Any] = {"metrics": {}}
+    found: dict[str, Any] = {}
+    metrics: dict[str, float] = {}
     unread = []
     for key, value in body.items():
         name = name_of_column(key)
@@ -67,14 +52,14 @@ def read_sidecar(path: Path) -> Sidecar:
         if key in _FIELDS:
             found[key] = _FIELDS[key](f"{path}: {key}", value)
         elif is_canonical(name):
-            found["metrics"][name] = _number(f"{path}: {key}", value)
+            metrics[name] = _number(f"{path}: {key}", value)
         else:
             unread.append(key)
     if found.get("completed") is False and not found.get("failure"):
         found["failure"] = "crash"  # it did not come to its end, and nobody says that it was stopped from outside
     if found.get("failure"):
         found["completed"] = False
-    return Sidecar(**found, unread=tuple(unread))
+    return found, metrics, unread
 
 
 def _number(where: str, value: Any) -> float:
@@ -164,8 +149,8 @@ def run_of(history: History) -> tuple[Run, tuple[str, ...]]:
     """The same for a history that was already read."""
     path = history.path
     beside = sidecar_of(path)
-    sidecar = read_sidecar(beside) if beside is not None and beside.exists() else Sidecar()
-    steps, once = _derived(history), _scalars(sidecar, history.last_step)
+    said, metrics, unknown = read_sidecar(beside) if beside is not None and beside.exists() else ({}, {}, [])
+    steps, once = _derived(history), _scalars(metrics, history.last_step)
     series = {**once, **steps}
     notes = (*history.notes, *history.gaps)
     if twice := sorted(steps.keys() & once.keys()):
@@ -175,21 +160,13 @@ def run_of(history: History) -> tuple[Run, tuple[str, ...]]:
             *notes,
             f"nothing is read from {listed(unread, SHOWN)}; a metric is read by our name: step_time (seconds), loss, …",
         )
-    if sidecar.unread:
-        notes = (*notes, f"{beside} has keys that nothing reads: {', '.join(sidecar.unread)}")
+    if unknown:
+        notes = (*notes, f"{beside} has keys that nothing reads: {', '.join(unknown)}")
     run = Run(
         run_id=str(path),
-        seed=sidecar.seed,
         series=series,
-        completed=sidecar.completed,
-        failure=sidecar.failure,
-        failure_reason=sidecar.failure_reason,
-        learned=sidecar.learned,
-        critical_held=critical_held(history, sidecar.workload.get("algo", "")),
-        workload=sidecar.workload,
-        hardware=sidecar.hardware,
-        environment=sidecar.environment,
-        configuration=sidecar.configuration,
+        critical_held=critical_held(history, said.get("workload", {}).get("algo", "")),
+        **{"seed": None, **said},
         last_step=history.last_step,
     )
     return cut_short(run, history), notes
@@ -254,7 +231,7 @@ def _derived(history: History) -> dict[str, Series]:
     return series
 
 
-def _scalars(sidecar: Sidecar, last_step: int) -> dict[str, Series]:
+def _scalars(metrics: Mapping[str, float], last_step: int) -> dict[str, Series]:
     """A value that a run has only once, as a series with one point at its last step."""
     steps = np.array([last_step], dtype=np.int64)
-    return {name: Series(name=name, steps=steps, values=np.array([value])) for name, value in sidecar.metrics.items()}
+    return {name: Series(name=name, steps=steps, values=np.array([value])) for name, value in metrics.items()}
