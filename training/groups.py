@@ -2,47 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import ClassVar
 
 from omegaconf import MISSING
 
 from canary_mlflow.training import values
-from canary_mlflow.training.config import Algo, HardwareConfig, TrainConfig
+from canary_mlflow.training.config import HardwareConfig, TrainConfig
 from canary_mlflow.training.errors import SetupError
-from canary_mlflow.training.reward_config import RewardConfig, check_rewards
+from canary_mlflow.training.reward_config import Drawing
 
 WORK = ("num_generations", "num_iterations", "max_new_tokens", "max_prompt_length", "temperature")
 
 
 @dataclass
-class GroupSettings(Algo):
+class GroupSettings(Drawing):
     """The settings of both, under TRL's names, except the lengths, which are named as in PPO."""
 
-    reads: ClassVar[str] = "prompt"
     like: str = MISSING  # the algorithm whose steps and learning rate apply if tier and model have none for this one
     num_generations: int = MISSING  # answers to each prompt
     num_iterations: int = MISSING  # passes over each batch of answers
     beta: float = MISSING  # weight of the KL
     epsilon: float = MISSING  # clipping range of the probability ratio
-    max_new_tokens: int = MISSING
-    max_prompt_length: int = MISSING
-    temperature: float = MISSING
     generation: str = MISSING  # hf | vllm: what draws the answers
-    reward: RewardConfig = field(default_factory=RewardConfig)
-    rewards: list[RewardConfig] = field(default_factory=list)  # replaces `reward` by the sum of these
 
     def check(self, train: TrainConfig) -> None:
-        for key in ("num_iterations", "max_new_tokens", "max_prompt_length"):
-            values.at_least(f"algo.{key}", getattr(self, key), 1)
+        super().check(train)
+        values.at_least("algo.num_iterations", self.num_iterations, 1)
         values.at_least("algo.num_generations", self.num_generations, 2)  # one alone compares with nothing
         values.divides("algo.num_generations", self.num_generations, "train.batch_size", train.batch_size)
         values.at_least("algo.beta", self.beta, 0)
-        for key in ("epsilon", "temperature"):
-            values.positive(f"algo.{key}", getattr(self, key))
+        values.positive("algo.epsilon", self.epsilon)
         values.one_of("algo.generation", self.generation, ("hf", "vllm"))
-        check_rewards(self.reward, self.rewards)
 
     def check_machine(self, hardware: HardwareConfig) -> None:
         if self.generation != "vllm":
@@ -60,9 +51,3 @@ class GroupSettings(Algo):
     def work(self) -> dict[str, str]:
         engine = {} if self.generation == "hf" else {"generation": self.generation}
         return {key: str(getattr(self, key)) for key in WORK} | engine
-
-    def positions(self, train: TrainConfig) -> dict[str, int]:
-        return {"algo.max_prompt_length + algo.max_new_tokens": self.max_prompt_length + self.max_new_tokens}
-
-    def scored_by(self) -> tuple[RewardConfig, ...]:
-        return tuple(self.rewards) or (self.reward,)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from omegaconf import MISSING
 
 from canary_mlflow.training import values
-from canary_mlflow.training.config import Algo, CanaryConfig, TrainConfig
-from canary_mlflow.training.reward_config import RewardConfig, check_rewards
+from canary_mlflow.training.config import CanaryConfig, TrainConfig
+from canary_mlflow.training.reward_config import Drawing
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerCallback
@@ -24,10 +24,9 @@ WORK = ("ppo_epochs", "num_minibatches", "max_new_tokens", "max_prompt_length", 
 
 
 @dataclass
-class Settings(Algo):
+class Settings(Drawing):
     """Proximal policy optimisation (training.ppo), with the settings under their usual names."""
 
-    reads: ClassVar[str] = "prompt"
     ppo_epochs: int = MISSING
     num_minibatches: int = MISSING
     init_kl_coef: float = MISSING
@@ -38,19 +37,15 @@ class Settings(Algo):
     vf_coef: float = MISSING
     gamma: float = MISSING
     lam: float = MISSING
-    max_new_tokens: int = MISSING
-    max_prompt_length: int = MISSING
-    temperature: float = MISSING
     whiten_rewards: bool = MISSING
     missing_eos_penalty: float = MISSING
     value_head: str = MISSING  # shared | separate
-    reward: RewardConfig = field(default_factory=RewardConfig)
-    rewards: list[RewardConfig] = field(default_factory=list)  # replaces `reward` by the sum of these
 
     def check(self, train: TrainConfig) -> None:
-        for key in ("ppo_epochs", "num_minibatches", "kl_horizon", "max_new_tokens", "max_prompt_length"):
+        super().check(train)
+        for key in ("ppo_epochs", "num_minibatches", "kl_horizon"):
             values.at_least(f"algo.{key}", getattr(self, key), 1)
-        for key in ("cliprange", "cliprange_value", "temperature", "target_kl"):
+        for key in ("cliprange", "cliprange_value", "target_kl"):
             values.positive(f"algo.{key}", getattr(self, key))
         for key in ("gamma", "lam"):
             values.share(f"algo.{key}", getattr(self, key))
@@ -58,19 +53,12 @@ class Settings(Algo):
             values.at_least(f"algo.{key}", getattr(self, key), 0)
         values.divides("algo.num_minibatches", self.num_minibatches, "train.batch_size", train.batch_size)
         values.one_of("algo.value_head", self.value_head, ("shared", "separate"))
-        check_rewards(self.reward, self.rewards)
 
     def work(self) -> dict[str, str]:
         return {key: str(getattr(self, key)) for key in WORK}
 
     def updates(self) -> int:
         return self.ppo_epochs * self.num_minibatches
-
-    def positions(self, train: TrainConfig) -> dict[str, int]:
-        return {"algo.max_prompt_length + algo.max_new_tokens": self.max_prompt_length + self.max_new_tokens}
-
-    def scored_by(self) -> tuple[RewardConfig, ...]:
-        return tuple(self.rewards) or (self.reward,)
 
 
 def build(
