@@ -36,7 +36,8 @@ def test_both_environment_files_hold_the_one_list() -> None:
 
 def test_every_declared_range_admits_its_pin() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    declared = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
+    extras = [names for extra, names in project["optional-dependencies"].items() if extra != "docs"]  # installed apart
+    declared = [*project["dependencies"], *itertools.chain(*extras)]
     pinned = pins()
     for text in declared:
         requirement = Requirement(text)

@@ -1,18 +1,47 @@
-"""What GRPO and RLOO share: groups of answers to one prompt, each judged relative to the others. Without torch."""
+"""What algorithms that draw answers share, and GRPO and RLOO besides: groups of answers to one prompt, each judged
+relative to the others. Without torch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
+from typing import ClassVar
 
 from omegaconf import MISSING
 
 from canary_mlflow.training import values
-from canary_mlflow.training.config import HardwareConfig, TrainConfig
+from canary_mlflow.training.config import Algo, HardwareConfig, TrainConfig
 from canary_mlflow.training.errors import SetupError
-from canary_mlflow.training.reward_config import Drawing
+from canary_mlflow.training.reward_config import RewardConfig
 
 WORK = ("num_generations", "num_iterations", "max_new_tokens", "max_prompt_length", "temperature")
+
+
+@dataclass
+class Drawing(Algo):
+    """The settings of an algorithm that draws answers to prompts and learns from their rewards."""
+
+    reads: ClassVar[str] = "prompt"
+    max_new_tokens: int = MISSING
+    max_prompt_length: int = MISSING
+    temperature: float = MISSING
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    rewards: list[RewardConfig] = field(default_factory=list)  # replaces `reward` by the sum of these
+
+    def check(self, train: TrainConfig) -> None:
+        for key in ("max_new_tokens", "max_prompt_length"):
+            values.at_least(f"algo.{key}", getattr(self, key), 1)
+        values.positive("algo.temperature", self.temperature)
+        if not self.rewards:
+            self.reward.check()
+        for at, one in enumerate(self.rewards):
+            one.check(f"algo.rewards[{at}]")
+
+    def positions(self, train: TrainConfig) -> dict[str, int]:
+        return {"algo.max_prompt_length + algo.max_new_tokens": self.max_prompt_length + self.max_new_tokens}
+
+    def scored_by(self) -> tuple[RewardConfig, ...]:
+        return tuple(self.rewards) or (self.reward,)
 
 
 @dataclass

@@ -1,16 +1,15 @@
-"""The settings of a reward, and of what learns from one, checked and identified without torch."""
+"""The settings of a reward, checked and identified without torch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, List, Optional
+from typing import List, Optional
 
 from omegaconf import MISSING
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.training import values
-from canary_mlflow.training.config import Algo, TrainConfig
 
 # OmegaConf reads these annotations at run time, hence typing's Optional and List.
 
@@ -73,30 +72,3 @@ def work_of_rewards(rewards: Sequence[RewardConfig], revisions: Sequence[str]) -
 def reads_columns(rewards: Sequence[RewardConfig]) -> bool:
     """Whether one of them may read other columns of the data than the prompts."""
     return any(reward.kind == "function" for reward in rewards)
-
-
-@dataclass
-class Drawing(Algo):
-    """The settings of an algorithm that draws answers to prompts and learns from their rewards."""
-
-    reads: ClassVar[str] = "prompt"
-    max_new_tokens: int = MISSING
-    max_prompt_length: int = MISSING
-    temperature: float = MISSING
-    reward: RewardConfig = field(default_factory=RewardConfig)
-    rewards: List[RewardConfig] = field(default_factory=list)  # replaces `reward` by the sum of these
-
-    def check(self, train: TrainConfig) -> None:
-        for key in ("max_new_tokens", "max_prompt_length"):
-            values.at_least(f"algo.{key}", getattr(self, key), 1)
-        values.positive("algo.temperature", self.temperature)
-        if not self.rewards:
-            self.reward.check()
-        for at, one in enumerate(self.rewards):
-            one.check(f"algo.rewards[{at}]")
-
-    def positions(self, train: TrainConfig) -> dict[str, int]:
-        return {"algo.max_prompt_length + algo.max_new_tokens": self.max_prompt_length + self.max_new_tokens}
-
-    def scored_by(self) -> tuple[RewardConfig, ...]:
-        return tuple(self.rewards) or (self.reward,)

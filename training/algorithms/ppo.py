@@ -10,7 +10,7 @@ from omegaconf import MISSING
 
 from canary_mlflow.training import values
 from canary_mlflow.training.config import CanaryConfig, TrainConfig
-from canary_mlflow.training.reward_config import Drawing
+from canary_mlflow.training.groups import Drawing
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerCallback
