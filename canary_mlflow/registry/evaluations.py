@@ -124,13 +124,19 @@ def add(client: MlflowClient, found: ModelVersion, results: Results, weights: Pa
             "evals",
             {"model": model, "version": version, "run": run_id},
             here=lambda: add_here(registry, model, version, run_id, current_actor()),
-            there=lambda _: None,
+            there=refuse_silence,
         )
     except BaseException:  # a signal too
         with suppress(Exception):
             client.delete_run(run_id)
         raise
     return run_id
+
+
+def refuse_silence(answer: Mapping[str, Any]) -> None:
+    """Raise UsageError for a server without these routes."""
+    if not answer:
+        raise UsageError("this server knows no evaluations; expected one that does; upgrade canary-mlflow there")
 
 
 def folder_digest(registry: Registry, found: ModelVersion, results: Results, weights: Path | None) -> str:
@@ -212,7 +218,7 @@ def withdraw(client: MlflowClient, found: ModelVersion, which: str, reason: str)
         "withdrawals",
         {"model": model, "version": version, "row_or_run": which, "reason": reason},
         here=lambda: withdraw_here(registry, model, version, which, reason, current_actor()),
-        there=lambda _: None,
+        there=refuse_silence,
     )
 
 
