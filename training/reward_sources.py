@@ -64,7 +64,6 @@ def revision_of(reward: RewardConfig) -> str:
     return source_digest(reward.path or "") if reward.kind == "function" else ""
 
 
-Columns = Mapping[str, Sequence[Any]]  # each with one value per answer
 TRIED = 4  # rows of the data on which a function is tried
 STAND_IN = "An answer."  # if the data hold none
 

@@ -44,12 +44,6 @@ def ensure_model(client: MlflowClient, model_name: str) -> None:
             raise
 
 
-def champion(client: MlflowClient, model: str) -> ModelVersion | None:
-    """The version that the champion alias names; None if it names none. Raises NoSuchModel."""
-    number = champion_number(client, model)
-    return None if number is None else client.get_model_version(model, number)
-
-
 def champion_number(client: MlflowClient, model: str) -> str | None:
     """As `champion`, but only the number."""
     return holder_of(client, model, CHAMPION)

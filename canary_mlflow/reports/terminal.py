@@ -73,11 +73,6 @@ def show(decision: Decision, stream: IO[str], *, full: bool = False) -> None:
     print_on(stream, lambda columns: verdict(decision, columns, full=full))
 
 
-def render_study(study: Study, *, width: int = PLAIN_WIDTH, full: bool = False) -> str:
-    """The study as plain text of at most `width` columns."""
-    return as_text(lambda columns: whole(study, columns, full=full), width)
-
-
 def show_study(study: Study, stream: IO[str], *, full: bool = False) -> None:
     """Print the study on a stream."""
     print_on(stream, lambda columns: whole(study, columns, full=full))

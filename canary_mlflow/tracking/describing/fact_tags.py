@@ -19,9 +19,6 @@ DIGITS = 16
 
 _PART = re.compile(r"\.\d+$")
 
-Facts = Mapping[str, str]
-"""`group.key` → value, as text."""
-
 
 def to_tags(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Group → key → value, as tags. What does not fit into one tag goes on in the next, `<group>.2` and so on."""
