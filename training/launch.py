@@ -168,10 +168,10 @@ class Session:
             return [again], run_champion(added, self.runner, champion, runs, seed)
 
     def register_and_gate(self, results: list[Result], remarks: Sequence[str]) -> Decision:
-        """Register what the session trained and gate it; a session that broke off has nothing to register. `remarks`:
-        more notes of the verdict."""
+        """Register what the session trained and gate it; a session that ended before its time has nothing to register.
+        `remarks`: more notes of the verdict."""
         client, model, config, policy = self.client, self.model, self.config, load_policy(self.config.gate)
-        if any(result.failure for result in results):
+        if any(result.failure or result.certain for result in results):  # a version has a run of each planned seed
             return gate_session(client, model, self.session_id, policy, *remarks)
         if not config.register:
             return gate_change(client, model, self.session_id, policy, *remarks)
@@ -183,8 +183,6 @@ class Session:
             weights=Weights.NONE if config.tracking.weights == "none" else Weights.FILES,
             evaluation=results[0].evaluation,
         )
-        if results[-1].certain:
-            return gate(client, model, version, policy, by_plan=policy.top_up, remarks=lambda decision: remarks)
         policy = self.early.policy  # the gate uses that of the registry, so the plan of looks must too
         number, subject = count(1), f"{model} version {version}"
 
