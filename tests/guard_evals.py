@@ -15,6 +15,8 @@ from guard_scene import EXAMINED, Scene
 from canary_mlflow import api
 from canary_mlflow.errors import CanaryError
 
+UNKNOWN = "2"  # a version that trained as well as the champion, and that nobody has evaluated
+
 
 def rows(wrong: int, *, left_out: int = 0) -> list[dict[str, Any]]:
     """400 items of which the first are wrong, and of these the first were left out."""
@@ -38,7 +40,7 @@ def added_file(scene: Scene, version: str, path: Path, **more: Any) -> str:
 
 
 def candidate(scene: Scene, seed: int) -> str:
-    """A version that trained as well as the champion, of which no evaluation is known."""
+    """Another one, to be evaluated."""
     return str(replace(scene.recorded, model=EXAMINED, seed=seed).version())
 
 
@@ -64,9 +66,8 @@ def better_metric(scene: Scene) -> Any:
 
 
 def champions_file(scene: Scene) -> Any:
-    version = candidate(scene, 320)
-    added_file(scene, version, scene.mode.folder / "champion.jsonl")
-    return judged(scene, version)
+    added_file(scene, UNKNOWN, scene.mode.folder / "champion.jsonl")
+    return judged(scene, UNKNOWN)
 
 
 def picked(scene: Scene) -> Any:
@@ -83,31 +84,28 @@ def left_out(scene: Scene) -> Any:
 
 
 def other_weights(scene: Scene) -> Any:
-    version, folder = candidate(scene, 350), scene.mode.folder / "better"
+    folder = scene.mode.folder / "better"
     folder.mkdir(exist_ok=True)
     (folder / "model.safetensors").write_bytes(b"other weights")
-    added(scene, version, rows(78), weights=folder)
-    return judged(scene, version)
+    added(scene, UNKNOWN, rows(78), weights=folder)
+    return judged(scene, UNKNOWN)
 
 
 def lowered(scene: Scene) -> Any:
-    version = candidate(scene, 360)
-    added(scene, version, rows(200))
     added(scene, "1", rows(380))
-    return judged(scene, version)
+    added(scene, UNKNOWN, rows(200))
+    return judged(scene, UNKNOWN)
 
 
 def claimed(scene: Scene) -> Any:
-    version = candidate(scene, 370)
-    body = {"model": EXAMINED, "version": version, "run": scene.good_run, "score": 1.0}
+    body = {"model": EXAMINED, "version": UNKNOWN, "run": scene.good_run, "score": 1.0}
     return request(f"{scene.mode.front}/api/2.0/canary/evals", "POST", body)
 
 
 def of_another(scene: Scene) -> Any:
     """The run of the champion's evaluation, named for the candidate."""
-    version = candidate(scene, 380)
     runs = scene.recorded.client.get_model_version(EXAMINED, "1").tags["canary.evals"]
-    body = {"model": EXAMINED, "version": version, "run": runs}
+    body = {"model": EXAMINED, "version": UNKNOWN, "run": runs}
     return request(f"{scene.mode.front}/api/2.0/canary/evals", "POST", body)
 
 

@@ -131,7 +131,7 @@ def stage(mode: Mode, recorder: Any) -> Scene:
 
 
 def examine(mode: Mode, recorded: Any, owner: Any) -> None:
-    """A champion with results of a benchmark, which the policy judges: 80 of 400 items are wrong."""
+    """A champion with results of a benchmark, which the policy judges: 80 of 400 items are wrong; and a version 2."""
     policy = {**content_of("smoke"), "name": "examined", "evals": {"evaluation": {"margin": 0.05}}}
     set_policy(owner, EXAMINED, policy, "for the attacks", "ann")
     version = recorded.version()
@@ -140,6 +140,7 @@ def examine(mode: Mode, recorded: Any, owner: Any) -> None:
     answers = ({"id": at, "score": float(at >= 80), "input": str(at), "output": f"champion {at}"} for at in range(400))
     path.write_text("".join(json.dumps(row) + "\n" for row in answers))
     add_evals(f"{EXAMINED}/{version}", path, tracking_uri=mode.front)
+    recorded.version()
 
 
 TRIED = ("deleted", "moved", "overwritten")

@@ -134,14 +134,14 @@ def test_only_who_may_change_a_session_has_it_sealed_or_judged(scene: Scene) -> 
 
 
 def test_only_who_manages_a_model_withdraws_an_evaluation(scene: Scene) -> None:
-    version = candidate(scene, 400)
+    known, version = users(scene.mode), candidate(scene, 400)
     run = added(scene, version, rows(200))
     may_edit(scene.mode, "registered_model", EXAMINED)
     address, body = f"{scene.mode.front}/api/2.0/canary/withdrawals", {"model": EXAMINED, "version": version}
     with pytest.raises(Refused) as refused:
-        request(address, "POST", body | {"row_or_run": run, "reason": "it fails"}, users(scene.mode)["editor"])
+        request(address, "POST", body | {"row_or_run": run, "reason": "it fails"}, known["editor"])
     assert refused.value.status == 403
-    request(address, "POST", body | {"row_or_run": run, "reason": "of another model"}, users(scene.mode)["admin"])
+    request(address, "POST", body | {"row_or_run": run, "reason": "of another model"}, known["admin"])
     row = scene.mode.guard().rows(EXAMINED, kind="evals")[-1]
     assert (row.word, row.facts["actor"], row.facts["reason"]) == ("withdrawn", "admin", "of another model")
     assert scene.verdict(EXAMINED, version) == "INCONCLUSIVE"
