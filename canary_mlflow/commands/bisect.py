@@ -39,11 +39,12 @@ def bisect(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Name the commit since which a training is worse: the first, after GOOD and up to BAD, that shows what BAD shows.
+    """Name the commit that made a training worse.
 
-    It trains both ends, in turns, until the gate finds what blocks BAD beside GOOD. Then it trains ever fewer commits
-    between, by first parents; one that does not train is skipped. What has noise is trained again, up to eight times
-    beside GOOD, instead of guessed. Results are kept: the same command resumes where it was stopped.
+    It is the first one, after GOOD and up to BAD, that shows what BAD shows. Both ends are trained, in turns, until
+    the gate finds what blocks BAD beside GOOD. Then ever fewer commits between are, by first parents; one that does
+    not train is skipped. What has noise is trained again, up to eight times beside GOOD, instead of guessed.
+    Results are kept: the same command resumes where it was stopped.
 
     Without --command it trains a canary by each commit's own code; OVERRIDES are Hydra's, as for `canary run`. COMMAND
     finds its seed in CANARY_SEED and where {seed} stands in it.
