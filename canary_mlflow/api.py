@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from canary_mlflow.errors import UsageError, plainly
+from canary_mlflow.errors import plainly
 
 if TYPE_CHECKING:
     from canary_mlflow.files.replaying import Replayed
-    from canary_mlflow.gates import Policy
     from canary_mlflow.reports.decision import Decision
     from canary_mlflow.reports.diff import Diff
 
@@ -36,6 +35,7 @@ def compare(baseline: str, candidate: str, *, policy: Rules | None = None, track
     rule; a check's `evidence` has the numbers, in the unit that it names. Raises NoSuchRun, NoSuchModel,
     NoSuchVersion, StoreError, and UsageError for an unknown or missing policy.
     """
+    from canary_mlflow.policies import rules_for
     from canary_mlflow.registry.judging.gatekeeper import compare as compare_sides
     from canary_mlflow.resolve import find_evidence
     from canary_mlflow.tracking.stores.store import reading_store
@@ -182,18 +182,6 @@ def add_evals(
     found = version_named(client, version)
     results = read_paths([Path(path) for path in paths], group, registry_of(client), str(found.name))
     return add(client, found, results, None if weights is None else Path(weights))
-
-
-def rules_for(policy: Rules | None, tier: str, subject: str) -> Policy:
-    """The policy that was asked for, else the shipped policy of `tier`. The tier comes from a tag, which must not name
-    a file to open."""
-    from canary_mlflow.policies import load_policy, policy_names
-
-    if not policy and tier not in policy_names():
-        raise UsageError(
-            f"{subject}: its runs carry no tier; expected a policy to choose the rules; add --policy smoke"
-        )
-    return load_policy(policy or tier)
 
 
 def paths(files: Files) -> list[Path]:

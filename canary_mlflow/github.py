@@ -16,9 +16,8 @@ from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.files.documents import read_json
 from canary_mlflow.files.limits import MAX_VERDICT
 from canary_mlflow.gates.model.verdict import Outcome
-from canary_mlflow.reports import markdown
 from canary_mlflow.reports.markdown import fit
-from canary_mlflow.shown import visible
+from canary_mlflow.shown import in_markdown, visible
 
 LIMIT = 65_000  # characters of a comment and of a check's summary; GitHub accepts 65,535
 PAGE = 100
@@ -171,7 +170,7 @@ def foot(place: Place) -> str:
     """Which commit was judged, and where the report with its charts is: GitHub shows no picture that a comment brings
     along. The artifact has no address yet; the job's page lists it once it is uploaded."""
     charts = f"`report.html` in [the job's artifacts](<{place.url}#artifacts>)"
-    return f"\n<sub>Commit {markdown.escape(place.sha)} · charts: {charts}</sub>\n"
+    return f"\n<sub>Commit {in_markdown(place.sha)} · charts: {charts}</sub>\n"
 
 
 def check(client: requests.Session, place: Place, message: Message) -> None:

@@ -217,3 +217,13 @@ def _read(path: Path, key: str = "rules") -> Mapping[str, Any]:
     if body.get("defaults") and path.parent.parent == conf_dir():  # Hydra's own word for a base
         return {"base": body["defaults"][0], **{key: value for key, value in body.items() if key != "defaults"}}
     return body
+
+
+def rules_for(policy: str | Path | Mapping[str, Any] | None, tier: str, subject: str) -> Policy:
+    """The policy that was asked for, else the shipped policy of `tier`. The tier comes from a tag, which must not name
+    a file to open."""
+    if not policy and tier not in policy_names():
+        raise UsageError(
+            f"{subject}: its runs carry no tier; expected a policy to choose the rules; add --policy smoke"
+        )
+    return load_policy(policy or tier)

@@ -5,7 +5,7 @@ Untrusted is whatever others can set: a tag, a param, a name, a reason, a file. 
 
     terminal        `echo`, and the reports over `shown(decision)`
     JSON            `json_text`
-    Markdown        `reports/markdown.escaped`
+    Markdown        `in_markdown`; a template by `reports/markdown.escaped`
     HTML            `finalize=finalized` of both template environments, besides their autoescape; `as_html`
     Slack           `notify/delivery.slack_body`
 """
@@ -139,3 +139,48 @@ def as_html(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]
     lines = [("th", columns), *(("td", row) for row in rows)]
     table = "".join(f"<tr>{''.join(cell(kind, one) for one in row)}</tr>" for kind, row in lines)
     return f"<div>{cell('strong', title)}{cell('p', said)}<table>{table}</table></div>"
+
+
+# CommonMark allows a backslash before any ASCII punctuation; MLflow's Showdown before none of < > & $ @ : ' ".
+_SIGNS = str.maketrans({
+    **{sign: f"\\{sign}" for sign in "\\`*[]|~"},
+    "&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;",
+})  # fmt: skip
+_UNDERSCORE = re.compile(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")  # inside a word it marks nothing
+_BLOCK = re.compile(r"^(\s*\d{0,9})([#+=.)-])(?=[\s#+=.)-]|$)")  # a heading, a list item, a rule
+_UNSAFE_CODE = re.compile(r"[`<>\[\]@!|\\&$]")
+# GitHub and MLflow link bare addresses, @names (and notify them) and #numbers, after Markdown itself. An entity hides
+# the sign from them; a zero-width space (&#8203;) breaks the word, as Renovate does in others' release notes.
+_BAITS = (
+    (re.compile("://"), "&#58;//"),
+    (re.compile(r"(?i)\bwww\."), "www&#46;"),
+    (re.compile(r"(?i)\b(mailto|xmpp):"), r"\1&#58;"),
+    (re.compile(r"(?<![A-Za-z0-9])@(?=\w)"), "@&#8203;"),
+    (re.compile(r"(?<=\w)@(?=[\w-]+\.\w)"), "@&#8203;"),
+    (re.compile(r"(?<!&)#(?=\d)"), "#&#8203;"),
+    (re.compile(r"(?i)\bGH-(?=\d)"), "GH&#8203;-"),
+)
+
+
+def in_markdown(text: str) -> str:
+    """Text that is shown as written: no HTML, table cell, emphasis, link, picture, heading, list or formula, and no
+    word that GitHub or MLflow turns into a link or a notification."""
+    text = visible(text).translate(_SIGNS)
+    text = _UNDERSCORE.sub(r"\\_", text)
+    text = _BLOCK.sub(r"\1\\\2", text)
+    for bait, instead in _BAITS:
+        text = bait.sub(instead, text)
+    return text
+
+
+def in_code(text: str) -> str:
+    """One line as code; as escaped text if a character in it could mean something outside code, so that nothing depends
+    on how a parser finds the end of code."""
+    text = visible(text)
+    return in_markdown(text) if _UNSAFE_CODE.search(text) else f"`{text}`"
+
+
+def fenced(text: str) -> str:
+    """Lines unchanged, in a code block that nothing in them can end."""
+    fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", text)), 3)
+    return f"{fence}\n{text}\n{fence}"

@@ -27,9 +27,8 @@ from canary_mlflow.registry.judging.unregistered import judge_runs
 from canary_mlflow.registry.sessions.leftovers import clear
 from canary_mlflow.reports.decision import Decision, decision_to_dict
 from canary_mlflow.reports.formatting import counted
-from canary_mlflow.reports.markdown import fenced
 from canary_mlflow.reports.sweep import GridRow, grid
-from canary_mlflow.shown import echo_lines, say, shown
+from canary_mlflow.shown import echo_lines, fenced, say, shown
 from canary_mlflow.tracking.describing.schema import name_of_key
 from canary_mlflow.tracking.signals import waiting
 from canary_mlflow.tracking.stores.session import (

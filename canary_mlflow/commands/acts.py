@@ -138,7 +138,7 @@ def accept_facts(
 
     No alias moves: the next `canary gate` judges the rest, and the same difference no longer blocks.
     """
-    from canary_mlflow.api import rules_for
+    from canary_mlflow.policies import rules_for
     from canary_mlflow.registry.acts.accepting import accept_facts as accept
     from canary_mlflow.registry.acts.accepting import in_words
     from canary_mlflow.registry.versions import find_version

@@ -10,7 +10,6 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from canary_mlflow import tags
-from canary_mlflow.api import rules_for
 from canary_mlflow.errors import UsageError
 from canary_mlflow.gates.facts.check import CODE, CONFIGURATION, GROUPS, WORKLOAD, differences, missing, recorded
 from canary_mlflow.gates.facts.exact import ARGUMENTS, FACTS, NOT_EXACT, SEEDED, bare, defaults_of, facts_of, unset
@@ -28,6 +27,7 @@ from canary_mlflow.pages.reference import Reference, away, champion_of, unplaced
 from canary_mlflow.pages.requests import registry_database, runs_database
 from canary_mlflow.pages.run import marks_of
 from canary_mlflow.pages.series import LATE, drawn_series, up_to_date
+from canary_mlflow.policies import rules_for
 from canary_mlflow.registry.acts.accepting import accepted_among
 from canary_mlflow.registry.judging.records import own_name
 from canary_mlflow.reports.charts import PANELS, SERIES, Panel, label, target_keys, target_of

@@ -21,8 +21,7 @@ from canary_mlflow.pages.blueprint import ROUTES as PAGES
 from canary_mlflow.policies import load_policy
 from canary_mlflow.registry.acts.by_hand import bless, override
 from canary_mlflow.registry.judging.gatekeeper import gate
-from canary_mlflow.reports.markdown import escape, fenced
-from canary_mlflow.shown import json_text, shown, visible
+from canary_mlflow.shown import fenced, in_markdown, json_text, shown, visible
 
 FOUND = "canary.watch.found"
 WARNING = {"level": "CRITICAL", "step": 3, "rule": HOSTILE[:200], "stream": HOSTILE[:200], "seen": HOSTILE,
@@ -243,8 +242,8 @@ def test_text_is_written_out_once_and_bounded() -> None:
     assert shown(same) is same
     assert json.loads(json_text({"a": HOSTILE})) == {"a": HOSTILE}
     assert obeyed(json_text({"a": HOSTILE})) == []
-    assert live(escape(HOSTILE)) == []
-    assert escape("step_time fell from -5 % to 3.5 MiB, models:/m@champion") == (
+    assert live(in_markdown(HOSTILE)) == []
+    assert in_markdown("step_time fell from -5 % to 3.5 MiB, models:/m@champion") == (
         "step_time fell from -5 % to 3.5 MiB, models:/m@champion"
     )
     assert fenced("a\n```\nb").splitlines()[0] == "````"

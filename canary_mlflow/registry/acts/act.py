@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 from canary_mlflow.ledger.chain import Kind, Row
-from canary_mlflow.reports import markdown
+from canary_mlflow.shown import in_markdown
 from canary_mlflow.tags import BASELINE_VERSION, OURS, VERDICT, VERDICT_REASON
 
 DONE = {
@@ -77,12 +77,12 @@ def as_markdown(act: Act) -> str:
     """The act as a paragraph of Markdown."""
     without = WITHOUT if act.without_weights else ""
     before = f"version {act.champion_before}" if act.champion_before else "none"
-    asked = f" (asked for by {markdown.escape(act.asked_by)})" if act.asked_by else ""
-    evidence = f"\n\nIts evidence does not hold: {markdown.escape(act.evidence)}" if act.evidence else ""
+    asked = f" (asked for by {in_markdown(act.asked_by)})" if act.asked_by else ""
+    evidence = f"\n\nIts evidence does not hold: {in_markdown(act.evidence)}" if act.evidence else ""
     return (
-        f"**{act.word.upper()}** by {markdown.escape(act.who)}{asked} at {act.when}: {markdown.escape(act.reason)} "
-        f"(gate's verdict until then: {markdown.escape(act.verdict_before)}; "
-        f"{markdown.escape(act.alias)} until then: {before}{without}){evidence}"
+        f"**{act.word.upper()}** by {in_markdown(act.who)}{asked} at {act.when}: {in_markdown(act.reason)} "
+        f"(gate's verdict until then: {in_markdown(act.verdict_before)}; "
+        f"{in_markdown(act.alias)} until then: {before}{without}){evidence}"
     )
 
 
