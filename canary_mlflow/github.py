@@ -14,7 +14,7 @@ from urllib3.util.retry import Retry
 
 from canary_mlflow.errors import StoreError, UsageError, one_line
 from canary_mlflow.files.documents import read_json
-from canary_mlflow.files.limits import MAX_VERDICT
+from canary_mlflow.files.source import MAX_VERDICT
 from canary_mlflow.gates.model.verdict import Outcome
 from canary_mlflow.reports.markdown import fit
 from canary_mlflow.shown import in_markdown, visible

@@ -15,7 +15,7 @@ from canary_mlflow import tags
 from canary_mlflow.analysis.ledger import Rows, decision_of, rows_of
 from canary_mlflow.errors import NoSuchRun, UsageError
 from canary_mlflow.files.documents import read_json
-from canary_mlflow.files.limits import MAX_VERDICT
+from canary_mlflow.files.source import MAX_VERDICT
 from canary_mlflow.gates.judge import judge
 from canary_mlflow.gates.model.policy import Policy
 from canary_mlflow.gates.model.records import Run, Version

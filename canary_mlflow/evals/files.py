@@ -12,8 +12,7 @@ from typing import Any
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.documents import parse_json
-from canary_mlflow.files.limits import MAX_ROWS
-from canary_mlflow.files.source import open_regular
+from canary_mlflow.files.source import MAX_ROWS, open_regular
 from canary_mlflow.files.text import opened, rest_of
 
 WHAT = "an evaluation's results"

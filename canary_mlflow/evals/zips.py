@@ -7,8 +7,7 @@ import struct
 import zipfile
 from typing import Any, BinaryIO
 
-from canary_mlflow.files.limits import MAX_WHOLE
-from canary_mlflow.files.source import TooMuch, size
+from canary_mlflow.files.source import MAX_WHOLE, TooMuch, size
 
 ZSTD = 93
 _LOCAL = struct.Struct("<26xHH")  # a member's own header: the lengths of its name and of what else is there

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.files.limits import MAX_COLUMNS, SHOWN, too_many_columns
 from canary_mlflow.files.names import (
     OF_SWIFT,
     PLANNED,
@@ -26,6 +25,7 @@ from canary_mlflow.files.names import (
     step_column,
 )
 from canary_mlflow.files.numbers import measured, number_or_none, other_unit
+from canary_mlflow.files.source import MAX_COLUMNS, SHOWN, too_many_columns
 from canary_mlflow.gates.watch.stages import is_stage
 from canary_mlflow.tracking.describing.schema import FOREIGN
 

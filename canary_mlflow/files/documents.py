@@ -10,8 +10,7 @@ from typing import Any
 
 import yaml
 
-from canary_mlflow.files.limits import MAX_DEPTH, MAX_DOCUMENT, MAX_NODES
-from canary_mlflow.files.source import TooMuch, read_bytes
+from canary_mlflow.files.source import MAX_DEPTH, MAX_DOCUMENT, MAX_NODES, TooMuch, read_bytes
 
 DEEP = f"is nested more than {MAX_DEPTH} deep; expected at most that"
 

@@ -15,9 +15,8 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.files.columns import Columns
 from canary_mlflow.files.from_columns import history_of
 from canary_mlflow.files.history import History
-from canary_mlflow.files.limits import MAX_EVENT, MAX_ROWS, too_many_rows
 from canary_mlflow.files.names import is_verl, translate
-from canary_mlflow.files.source import open_regular
+from canary_mlflow.files.source import MAX_EVENT, MAX_ROWS, open_regular, too_many_rows
 from canary_mlflow.files.text import HistoryFile
 
 PATTERN = "*tfevents*"

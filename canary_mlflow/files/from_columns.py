@@ -12,9 +12,9 @@ import numpy as np
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.columns import Column, Columns
 from canary_mlflow.files.history import History
-from canary_mlflow.files.limits import MAX_RESTARTS, MOST_TWICE, SHOWN
 from canary_mlflow.files.names import STEP_NAMES, is_canonical, is_epoch
 from canary_mlflow.files.numbers import ELAPSED, other_unit, speed_of
+from canary_mlflow.files.source import MAX_RESTARTS, MOST_TWICE, SHOWN
 from canary_mlflow.gates.model.records import Series
 from canary_mlflow.tracking.describing.schema import FOREIGN
 

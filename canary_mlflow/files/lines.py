@@ -12,9 +12,9 @@ from typing import NamedTuple
 from canary_mlflow.files.columns import FEW, Columns, unreadable
 from canary_mlflow.files.from_columns import SeveralPerEpoch, history_of
 from canary_mlflow.files.history import History
-from canary_mlflow.files.limits import MAX_LOG_LINE, MAX_ROWS, too_many_rows
 from canary_mlflow.files.names import EPOCH, is_canonical, is_rounded_zero, name_of_column, step_column
 from canary_mlflow.files.numbers import BEGINS, OF_VALUES, UNIT, measured, number, other_unit, speed_of
+from canary_mlflow.files.source import MAX_LOG_LINE, MAX_ROWS, too_many_rows
 
 _LEARNED = {"loss", "policy_loss", "reward_mean", "score_mean", "reward_margin"}
 _TELLS = _LEARNED | {"eval_loss", "eval_reward"}  # one of them makes a line a row

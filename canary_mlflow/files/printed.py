@@ -13,7 +13,6 @@ from pathlib import Path
 from canary_mlflow.files.columns import OF_TRAINING, Columns, unreadable
 from canary_mlflow.files.from_columns import history_of
 from canary_mlflow.files.history import History
-from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
 from canary_mlflow.files.names import (
     EPOCH,
     ROUNDED,
@@ -26,6 +25,7 @@ from canary_mlflow.files.names import (
 )
 from canary_mlflow.files.numbers import json_value, number, number_or_none
 from canary_mlflow.files.ranks import is_summary, one_each
+from canary_mlflow.files.source import MAX_ROWS, too_many_rows
 
 _ROW = re.compile(r"\{'[^{}]*\}")
 _JSON_ROW = re.compile(r'\{"[^{}]*\}')  # a line of JSON among others

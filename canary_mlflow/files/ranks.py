@@ -7,7 +7,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 
-from canary_mlflow.files.limits import MAX_LOG_LINE
+from canary_mlflow.files.source import MAX_LOG_LINE
 
 Row = dict[str, float]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.history import History
-from canary_mlflow.files.limits import SHOWN
 from canary_mlflow.files.reading import read_history
 from canary_mlflow.files.runs import unread_of
+from canary_mlflow.files.source import SHOWN
 from canary_mlflow.files.watched import LEARNING, REWARDS, algo_of, rows_that_tell, watch_over
 from canary_mlflow.gates.model.paradigm import Paradigm, named_paradigm, paradigm_of
 from canary_mlflow.gates.model.wording import listed

@@ -14,11 +14,10 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.files.columns import Columns
 from canary_mlflow.files.from_columns import history_of
 from canary_mlflow.files.history import History
-from canary_mlflow.files.limits import MAX_COLUMNS, MAX_ROWS, too_many_columns, too_many_rows
 from canary_mlflow.files.names import STEP_NAMES, epoch_column, is_verl, step_column, translate
 from canary_mlflow.files.notebook import is_notebook, read_notebook
 from canary_mlflow.files.numbers import json_value, number_or_none
-from canary_mlflow.files.source import TooMuch
+from canary_mlflow.files.source import MAX_COLUMNS, MAX_ROWS, TooMuch, too_many_columns, too_many_rows
 from canary_mlflow.files.text import CHUNK, HistoryFile, refuse_huge, rest_of
 
 _DELIMITERS = ",;\t"

@@ -12,10 +12,10 @@ import numpy as np
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.documents import read_json
 from canary_mlflow.files.history import History
-from canary_mlflow.files.limits import SHOWN
 from canary_mlflow.files.names import MARKS, is_canonical, name_of_column
 from canary_mlflow.files.numbers import other_unit
 from canary_mlflow.files.reading import read_history
+from canary_mlflow.files.source import SHOWN
 from canary_mlflow.files.watched import critical_held
 from canary_mlflow.gates.hard.hard_gates import OVERFLOWS
 from canary_mlflow.gates.model.metrics import metrics_with

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import IO, Any, TextIO, cast
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.files.limits import MAX_ROWS, too_many_rows
 from canary_mlflow.files.numbers import json_value
 from canary_mlflow.files.ranks import other_ranks, rank_of
-from canary_mlflow.files.source import Bounded, TooMuch, open_regular
+from canary_mlflow.files.source import MAX_ROWS, Bounded, TooMuch, open_regular, too_many_rows
 from canary_mlflow.shown import uncoloured
 
 _GZIP = b"\x1f\x8b"

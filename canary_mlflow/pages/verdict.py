@@ -10,7 +10,7 @@ from typing import Any
 from canary_mlflow.analysis.ledger import decision_of
 from canary_mlflow.errors import NoSuchRun, NoSuchVersion, Refused
 from canary_mlflow.files.documents import read_json
-from canary_mlflow.files.limits import MAX_VERDICT
+from canary_mlflow.files.source import MAX_VERDICT
 from canary_mlflow.gates.model.fields import PolicyError
 from canary_mlflow.gates.model.items import Flip
 from canary_mlflow.gates.model.policy import Policy

@@ -13,7 +13,7 @@ import pytest
 from history_files import lines, values, write
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.files import limits
+from canary_mlflow.files import source
 from canary_mlflow.files.reading import read_history
 from canary_mlflow.files.replaying import replay_file
 from canary_mlflow.files.runs import read_run
@@ -383,10 +383,9 @@ def test_a_missing_file_and_a_folder_are_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_more_rows_than_any_run_has_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bool) -> None:
-    monkeypatch.setattr("canary_mlflow.files.limits.MAX_ROWS", 1000)
+    monkeypatch.setattr("canary_mlflow.files.source.MAX_ROWS", 1000)
     monkeypatch.setattr("canary_mlflow.files.rows.MAX_ROWS", 1000)
-    monkeypatch.setattr("canary_mlflow.files.rows.MAX_ROWS", 1000)
-    assert limits.MAX_ROWS == 1000
+    assert source.MAX_ROWS == 1000
     for body in (
         lines([{"step": step, "loss": 1.0} for step in range(1002)]),
         "step,loss\n" + "".join(f"{step},1\n" for step in range(1002)),

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from canary_mlflow.cli import canary as command
 from canary_mlflow.errors import UsageError
-from canary_mlflow.files import limits
+from canary_mlflow.files import source
 from canary_mlflow.files.documents import parse_json, parse_yaml, read_json
 from canary_mlflow.files.reading import read_history
 from canary_mlflow.files.source import TooMuch
@@ -154,20 +154,20 @@ def test_one_value_may_stand_in_one_line_as_long_as_a_whole_file(tmp_path: Path)
     rows = [{"step": step, "loss": 1.0, "note": "x" * 100} for step in range(1, 40_000)]
     file = tmp_path / "trainer_state.json"
     file.write_text(json.dumps({"log_history": rows}))
-    assert file.stat().st_size > limits.MAX_LINE
+    assert file.stat().st_size > source.MAX_LINE
     assert read_history(file).last_step == 39_999
 
 
 def test_documents_have_limits(tmp_path: Path) -> None:
-    assert parse_json(lists(limits.MAX_DEPTH)) == json.loads(lists(limits.MAX_DEPTH))
-    for text in (lists(limits.MAX_DEPTH + 1), lists(100_000)):
+    assert parse_json(lists(source.MAX_DEPTH)) == json.loads(lists(source.MAX_DEPTH))
+    for text in (lists(source.MAX_DEPTH + 1), lists(100_000)):
         with pytest.raises(TooMuch, match="nested more than 50 deep"):
             parse_json(text)
     assert parse_yaml("a: &x [1, 2]\nb: [*x, *x]\n<<: {c: 3}") == {"a": [1, 2], "b": [[1, 2], [1, 2]], "c": 3}
     with pytest.raises(TooMuch, match="nested more than 50 deep"):  # through aliases
         parse_yaml("".join(f"k{n}: &k{n} {'[' * 20}{f'*k{n - 1}' if n else 1}{']' * 20}\n" for n in range(4)))
     large = tmp_path / "large.json"
-    large.write_text(f'"{"x" * limits.MAX_DOCUMENT}"')
+    large.write_text(f'"{"x" * source.MAX_DOCUMENT}"')
     with pytest.raises(TooMuch, match="holds more than 1 MiB"):
         read_json(large)
 

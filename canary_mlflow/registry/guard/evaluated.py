@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from canary_mlflow.errors import CanaryError, StoreError, UsageError
-from canary_mlflow.files.limits import MAX_WHOLE
-from canary_mlflow.files.source import TooMuch, read_bytes
+from canary_mlflow.files.source import MAX_WHOLE, TooMuch, read_bytes
 from canary_mlflow.ledger import table
 from canary_mlflow.ledger.chain import Kind, Row
 from canary_mlflow.registry.guard.binding import files_at

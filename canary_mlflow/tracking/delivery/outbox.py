@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 from canary_mlflow.errors import UsageError
 from canary_mlflow.files.documents import parse_json
-from canary_mlflow.files.limits import MAX_LINE
-from canary_mlflow.files.source import open_regular
+from canary_mlflow.files.source import MAX_LINE, open_regular
 from canary_mlflow.tracking.delivery.lines import LineFile, to_line
 
 UNDELIVERED = "undelivered.jsonl"
