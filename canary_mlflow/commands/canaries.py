@@ -75,7 +75,7 @@ def profile(
     as_json: bool,
     tracking_uri: str | None,
 ) -> None:
-    """Show what a step spends its time on, next to the champion's.
+    """Show what a step spends its time on, and the champion's.
 
     Trains the same configuration again for a few steps under torch's profiler, in a separate run that is never
     evidence. Shows phases, operators, modules and memory, and keeps the trace, which opens in Perfetto. If there is

@@ -47,7 +47,7 @@ Exit codes:
 @store_option
 @click.pass_context
 def ci(ctx: click.Context, subject: str | None, out: Path, strict: bool, tracking_uri: str | None) -> None:
-    """Publish the report of the session that this CI job has run.
+    """Publish the report of this CI job's session.
 
     It always writes files. On GitHub it also writes the job's summary and outputs and, with GITHUB_TOKEN, one comment
     on the pull request, updated each time, and a check in which INCONCLUSIVE is neutral. Without an argument: the
