@@ -33,7 +33,7 @@ Answer = tuple[Any, Any]  # PASS and BLOCK of each repeat
 
 
 def harms_of(row: np.ndarray, groups: np.ndarray, resolution: float) -> Harms:
-    return Harms(harms=row, groups=groups, short=np.zeros(len(row)), lost=0, resolution=resolution)
+    return Harms(harms=row, groups=groups, short=np.zeros(len(row)), stakes=np.zeros(len(row)), resolution=resolution)
 
 
 def ours(h: np.ndarray, limit: float, *, resolution: float = 1.0, level: float = LEVEL, seeds: Any = None) -> Answer:

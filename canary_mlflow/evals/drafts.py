@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +50,6 @@ class Draft:
 
     def add(self, key: str, score: object, record: object, *, prompt: str, answer: str, asked: Any, said: Any) -> None:
         """Take one answer: another one to the same key is a repeat."""
-        value = score_of(score)
-        if key in self.items:
-            self.items[key] = replace(self.items[key], scores=(*self.items[key].scores, value))
-            return
         group = key
         if self.group is not None:
             if (named := at(record, self.group)) is None:
@@ -62,12 +58,23 @@ class Draft:
                 )
             group = str(named)
         texts = {"asked": cut(text(asked), LONGEST), "said": cut(text(said), LONGEST)}
-        self.items[key] = Item(scores=(value,), group=group, prompt=prompt, answer=answer, **texts)
+        item = Item(scores=(score_of(score),), group=group, prompt=prompt, answer=answer, **texts)
+        self.items[key] = self.items[key].with_repeat(item) if key in self.items else item
 
     def table(self) -> Table:
         """What was read."""
         told = {name: value for name, value in vars(self).items() if name not in ("path", "group")}
         return Table(**told, grouped=self.group or "")
+
+
+def joined_facts(one: Mapping[str, str], other: Mapping[str, str], unknown: str) -> dict[str, str]:
+    """Facts of two answers or files; where they differ, both values, which no side with one has. `unknown`: what
+    stands for a fact that one of them lacks, "" to leave that open."""
+    found = {}
+    for key in one.keys() | other.keys():
+        values = {one.get(key, unknown), other.get(key, unknown)}
+        found[key] = ", ".join(sorted(values - {""} or {""}))
+    return found
 
 
 def score_of(value: object) -> float | None:

@@ -13,7 +13,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.evals.drafts import Contents, GroupOf, Reader
+from canary_mlflow.evals.drafts import Contents, GroupOf, Reader, joined_facts
 from canary_mlflow.evals.files import EvalFile
 from canary_mlflow.evals.readers import inspect_log, lm_eval, nemo, plain
 from canary_mlflow.gates.model.items import Evaluated, Table
@@ -136,8 +136,8 @@ def _scores(table: Table) -> list[tuple[str, tuple[float | None, ...]]]:
 def _repeated(known: Table, table: Table) -> Table:
     items = dict(known.items)
     for key, item in table.items.items():
-        old = items.get(key)
-        items[key] = replace(old, scores=(*old.scores, *item.scores)) if old else item
-    keys = known.facts.keys() | table.facts.keys()
-    facts = {key: ", ".join(sorted({known.facts.get(key, "-"), table.facts.get(key, "-")})) for key in keys}
-    return replace(known, items=items, facts=facts, run=f"{known.run} {table.run}")
+        items[key] = items[key].with_repeat(item) if key in items else item
+    before, now = dict(known.facts), dict(table.facts)
+    if known.higher != table.higher:
+        before["higher"], now["higher"] = str(known.higher), str(table.higher)
+    return replace(known, items=items, facts=joined_facts(before, now, "-"), run=f"{known.run} {table.run}")

@@ -27,7 +27,7 @@ from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.guard.binding import digest_of_all, file_digests
 from canary_mlflow.registry.guard.evaluated import ADDED, FILE, WITHDRAWN, numbers_of, table_at
 from canary_mlflow.registry.guard.order import Binding, Order
-from canary_mlflow.registry.versions import find_version, session_of
+from canary_mlflow.registry.versions import aliases_of, find_version, session_of
 from canary_mlflow.resolve import find_named
 from canary_mlflow.tracking.stores.session import active_run, find_experiment, get_run, start_run
 
@@ -146,6 +146,8 @@ def folder_digest(registry: Registry, found: ModelVersion, results: Results, wei
         if not weights.is_dir():
             raise UsageError(f"--weights {weights}: no folder; expected the one that was evaluated; check the path")
         return digest_of_all(file_digests(weights))
+    if any(len(seeds) > 1 for seeds in results.tables.values()):
+        return ""  # weights of several trainings
     sealed = (registry.seal(found) or {}).get("artifact")
     folders = [Path(one) for one in sorted(results.loaded) if Path(one).is_dir()]
     return next((one for one in map(lambda one: digest_of_all(file_digests(one)), folders) if one == sealed), "")
@@ -163,6 +165,8 @@ def add_here(registry: Registry, model: str, version: str, run_id: str, actor: s
         )
     place = f"{run.info.artifact_uri}/{FILE}"
     stored = from_bytes(table_at(place, store=client.tracking_uri), f"run {run_id}")
+    if aliases_of(client, found):  # what others are compared with is for who may act by hand
+        refuse_stranger(registry.operators, actor, f"evaluations of {model!r}, version {version}")
     shown = refuse(registry, found, stored)
     facts = {
         "run": run_id,
@@ -181,8 +185,7 @@ def refuse(registry: Registry, found: ModelVersion, stored: Stored) -> str:
     """Raise UsageError for files or runs of a harness that another evaluation of the model has, for a second one of
     what holds an alias, and for other weights than were sealed; return what is known of the weights."""
     subject, mine = f"version {found.version} of {found.name!r}", stored.results
-    named = registry.client.get_registered_model(found.name).aliases
-    held = [alias for alias, number in named.items() if str(number) == str(found.version)]
+    held = aliases_of(registry.client, found)
     rows = registry.rows(str(found.name), kind=Kind.EVALS)
     gone = {row.facts["run"] for row in rows if row.word == WITHDRAWN}
     for row in (row for row in rows if row.facts["run"] not in gone):
@@ -202,6 +205,11 @@ def refuse(registry: Registry, found: ModelVersion, stored: Stored) -> str:
             )
     if not stored.weights:
         return NOT_SHOWN
+    if several := next((seeds for seeds in mine.tables.values() if len(seeds) > 1), None):
+        raise UsageError(
+            f"{subject}: {len(several)} seeds of {several[0].benchmark} with the weights of one folder; expected what "
+            "that folder answered; leave out --weights, or add it alone"
+        )
     sealed = (registry.seal(found) or {}).get("artifact", "no seal")
     if stored.weights != sealed:
         raise UsageError(

@@ -105,3 +105,9 @@ def session_of(version: ModelVersion) -> str | None:
     """The parent run whose children are the evidence; for a version registered by other means, its source run."""
     said: dict[str, str] = version.tags or {}
     return said.get(tags.SESSION_ID) or version.run_id or None
+
+
+def aliases_of(client: MlflowClient, found: ModelVersion) -> list[str]:
+    """The aliases that the version holds."""
+    named = client.get_registered_model(found.name).aliases
+    return [alias for alias, number in named.items() if str(number) == str(found.version)]

@@ -13,7 +13,7 @@ from canary_mlflow.errors import NoSuchModel, NoSuchRun, NoSuchVersion, UsageErr
 from canary_mlflow.pages.blueprint import NAMED, paths, prefix
 from canary_mlflow.pages.requests import Readers
 from canary_mlflow.registry.pruning.needed import every_version, experiments_of
-from canary_mlflow.registry.versions import champion_number, find_version, session_of
+from canary_mlflow.registry.versions import aliases_of, champion_number, find_version, session_of
 from canary_mlflow.server.openapi import path  # fmt: skip
 from canary_mlflow.server.requests import Shape, only_model, parse, query
 from canary_mlflow.server.routes import (
@@ -156,8 +156,15 @@ def may_speak(auth: Any, asked: Mapping[str, Any]) -> bool:
 
 
 def may_evaluate(auth: Any, asked: Mapping[str, Any]) -> bool:
-    """Whether the user may add an evaluation: as for a seal, and to one of their own runs."""
-    return may_speak(auth, asked) and may_change(auth, asked["run"])
+    """Whether the user may add an evaluation: as for a seal, and to one of their own runs; to a version that holds an
+    alias, which others are compared with, one who has MANAGE on the model."""
+    if not (may_speak(auth, asked) and may_change(auth, asked["run"])):
+        return False
+    try:
+        found = find_version(client(), asked["model"], asked["version"])
+    except (NoSuchModel, NoSuchVersion):
+        return True  # the answer will say that there is none
+    return may_manage(auth, asked) or not aliases_of(client(), found)
 
 
 def may_change(auth: Any, run_id: str) -> bool:

@@ -47,8 +47,8 @@ def _compared(name: str, rule: EvalRule, left: Side, right: Side, passing: float
         return _open(name, rule.role, problem)
     assert paired is not None
     higher, base = left[0].higher, float(paired.baseline.mean())
-    if higher and not paired.baseline.any():
-        reason = f"the baseline scores 0 on all {counted(len(paired.keys), 'item')}: nothing to lose"
+    if higher and not paired.found.stakes.any():
+        reason = f"the baseline scores 0 on all {counted(len(paired.found.stakes), 'item')}: nothing to lose"
         return Check(metric=name, role=rule.role, outcome=CheckOutcome.NOT_JUDGED, reason=reason)
     if copied(left, right, paired):
         said = f"all {len(paired.keys)} answers are the same, as if the same weights had been asked twice"

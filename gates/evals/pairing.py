@@ -46,16 +46,19 @@ def pair(baseline: Side, candidate: Side) -> Paired | None:
     keys = [key for key in known if _complete(right.get(key, ()), candidate)]
     if not keys:
         return None
+    lost = sorted(set(known) - set(keys))
     before, now = _means(keys, left), _means(keys, right)
+    all_before = _means([*keys, *lost], left)
     labels, numbers = np.unique([left[key][0].group for key in keys], return_inverse=True)
     harms = before.mean(0) - now.mean(0)
-    lost = sorted(set(known) - set(keys))
     asked = sum(max(len(item.scores) for item in table.items.values()) for table in candidate)
+    short = [1 - sum(len(item.scored) for item in right[key]) / asked for key in keys]
+    worst = min(0.0, now.min(), all_before.min()) if baseline[0].higher else max(1.0, now.max(), all_before.max())
     found = Harms(
         harms=harms if baseline[0].higher else -harms,
         groups=numbers,
-        short=np.array([1 - sum(len(item.scored) for item in right[key]) / asked for key in keys]),
-        lost=len(lost),
+        short=np.array(short + [1.0] * len(lost)),
+        stakes=np.abs(all_before.mean(0) - worst),
         resolution=_resolution(before.mean(0), now.mean(0)),
     )
     out = len(left.keys() | right.keys()) - len(keys) - len(lost)
@@ -146,6 +149,7 @@ def flips(baseline: Side, candidate: Side, most: int) -> tuple[Flip, ...]:
 
 
 def copied(baseline: Side, candidate: Side, paired: Paired) -> bool:
-    """Whether every generated answer is the same on both sides: two models seldom agree in each."""
-    answers = [tuple(table.items[key].answer for key in paired.keys) for table in (*baseline, *candidate)]
-    return len(paired.keys) >= FEWEST_ANSWERS and all(answers[0]) and len(set(answers)) == 1
+    """Whether every answer that all have generated is the same: two models seldom agree in each."""
+    answers = ({table.items[key].answer for table in (*baseline, *candidate)} for key in paired.keys)
+    shown = [one for one in answers if "" not in one]
+    return len(shown) >= FEWEST_ANSWERS and all(len(one) == 1 for one in shown)

@@ -29,13 +29,13 @@ POWER = 0.8
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Harms:
     """What the items of one benchmark show. `harms`: of each item on both sides. `groups`: the number of each item's
-    group, from 0. `short`: the part of each item that the candidate lacks. `lost`: items of which it has nothing.
-    `resolution`: the smallest step between scores."""
+    group, from 0. `short`: the part of each item that the candidate lacks; after those of `harms`, 1 for each of which
+    it has nothing. `stakes`: what each of them all has to lose. `resolution`: the smallest step between scores."""
 
     harms: Scores
     groups: NDArray[np.intp]
     short: Scores
-    lost: int
+    stakes: Scores
     resolution: float
 
     @cached_property
@@ -51,13 +51,14 @@ class Harms:
     @property
     def missing(self) -> float:
         """Items that the candidate lacks, with parts of items."""
-        return self.lost + math.fsum(self.short.tolist())
+        return math.fsum(self.short.tolist())
 
     @cached_property
     def worst(self) -> float:
         """The mean if everything that the candidate lacks were broken: what PASS sees."""
-        kept = math.fsum((self.harms * (1 - self.short)).tolist())
-        return (kept + self.missing * self.largest) / (len(self.harms) + self.lost)
+        kept = math.fsum((self.harms * (1 - self.short[: len(self.harms)])).tolist())
+        broken = math.fsum((self.short * np.maximum(self.stakes, self.largest)).tolist())
+        return (kept + broken) / len(self.short)
 
     @cached_property
     def sums(self) -> Scores:

@@ -254,6 +254,8 @@ def _ends_high(loss: Values, parts: int, held_out: float) -> str:
     # In logarithms, as a loss wobbles in proportion to itself; of neighbours, as a trend is not noise.
     noise = float(np.std(np.diff(np.log(loss[:-last]))))
     lowest = min(levels)
+    if held_out < lowest:
+        held_out = math.inf  # on another scale
 
     def far(end: float, values: int, sigmas: float) -> bool:
         above = np.log(end / lowest) > max(np.log(RISE), sigmas * noise / np.sqrt(values))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
     """One question. `scores`: of each repeat; None is an error of the harness, not of the model. `prompt` and `answer`:
-    digests of what the model was shown and what it generated, "" if unknown. `asked` and `said`: texts for readers."""
+    digests of what the model was shown, in all repeats, and of what it generated in the first, "" if unknown. `asked`
+    and `said`: texts for readers."""
 
     scores: tuple[float | None, ...]
     group: str
@@ -17,6 +18,12 @@ class Item:
     answer: str = ""
     asked: str = ""
     said: str = ""
+
+    def with_repeat(self, other: Item) -> Item:
+        """The same question answered again; if it was asked otherwise, it has both prompts, which no side with one
+        has."""
+        prompts = sorted({self.prompt, other.prompt})
+        return replace(self, scores=(*self.scores, *other.scores), prompt="|".join(prompts))
 
     @property
     def scored(self) -> tuple[float, ...]:

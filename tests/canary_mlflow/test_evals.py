@@ -162,6 +162,39 @@ def test_a_repeat_that_failed_can_only_hurt(write: Callable[..., Path]) -> None:
     assert checks(judged(base, write("c.jsonl", [*twice[:1], *twice[1:]][::-1])))["evaluation"]["outcome"] == "PASS"
 
 
+def test_a_lost_item_costs_what_it_had_to_lose(write: Callable[..., Path]) -> None:
+    """Scores of a grader are all near each other: nothing that is seen to break is as bad as an answer that is gone."""
+    base = write("a.jsonl", answers([0.8 + at % 10 / 100 for at in range(400)]))
+    gone = write("b.jsonl", answers([None if at < 20 else 0.8 + (at + 1) % 10 / 100 for at in range(400)]))
+    counts = checks(judged(base, gone))["evaluation"]
+    assert (counts["outcome"], counts["evidence"]["items"]["lost"]) == ("INCONCLUSIVE", 20)
+    assert counts["evidence"]["change_low"] < -4
+
+
+def test_the_right_answers_of_a_hard_benchmark_cannot_vanish(write: Callable[..., Path]) -> None:
+    base = write("a.jsonl", answers(right(400, 380)))
+    gone = checks(judged(base, write("b.jsonl", answers([*([0.0] * 380), *([None] * 20)]))))["evaluation"]
+    assert gone["outcome"] == "INCONCLUSIVE"
+    nothing = write("c.jsonl", answers([0.0] * 400))
+    assert checks(judged(nothing, write("d.jsonl", answers(right(400, 380)))))["evaluation"]["outcome"] == "NOT_JUDGED"
+
+
+def test_a_repeat_is_asked_the_same(write: Callable[..., Path]) -> None:
+    base = write("a.jsonl", answers(right(500, 100)))
+    hints = [row | {"input": f"Say {row['id']}", "score": 1.0} for row in answers(right(500))]
+    found = judged(base, write("b.jsonl", [*answers(right(500, 200)), *hints, *hints]))
+    assert answer(found) == ("INCONCLUSIVE", "not-comparable")
+    assert "prompts (other ones in 500 of 500 items)" in found["verdict"]["reason"]
+
+
+def test_one_row_does_not_say_what_all_were_asked(write: Callable[..., Path]) -> None:
+    base = write("a.jsonl", answers(right(500, 100), **{"fact.shots": 0}))
+    other = [*answers(right(500, 100), **{"fact.shots": 8}), {"id": "x", "score": 1.0, "fact.shots": 0}]
+    found = judged(base, write("b.jsonl", other))
+    assert answer(found) == ("INCONCLUSIVE", "not-comparable")
+    assert "fact.shots (0 | 0, 8)" in found["verdict"]["reason"]
+
+
 def test_other_prompts_and_other_settings_are_named(write: Callable[..., Path]) -> None:
     base = write("a.jsonl", answers(right(500, 100), **{"fact.temperature": 0}))
     other = answers(right(500, 90), **{"fact.temperature": 0.7})
@@ -230,6 +263,8 @@ def test_equal_answers_of_other_weights_are_suspect(write: Callable[..., Path]) 
     base = write("a.jsonl", answers(right(200, 40), output="It is."))
     same = write("b.jsonl", [row | {"seconds": 1} for row in answers(right(200, 40), output="It is.")])
     assert answer(judged(base, same)) == ("INCONCLUSIVE", "suspect-data")
+    empty = [row | ({"output": ""} if row["id"] == 5 else {}) for row in answers(right(200, 40), output="It is.")]
+    assert answer(judged(base, write("d.jsonl", empty))) == ("INCONCLUSIVE", "suspect-data")
     assert answer(judged(base, write("c.jsonl", answers(right(200, 40))))) == ("PASS", "pass")  # choices, not texts
 
 

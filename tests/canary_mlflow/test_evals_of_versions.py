@@ -49,6 +49,7 @@ class Bench:
 
     def file(self, name: str, found: Iterable[dict[str, Any]]) -> Path:
         path = self.folder / f"{name}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(json.dumps(row) + "\n" for row in found))
         return path
 
@@ -216,6 +217,10 @@ def test_whether_the_sealed_weights_were_evaluated_is_said(bench: Bench, tmp_pat
     assert refused.exit_code == 2
     assert "the evaluated folder is 1 files, sha256:" in refused.stderr
     assert bench.evals() == []
+    for seed in range(2):
+        bench.file(f"seeds/seed{seed}/{seed}", rows(100 + seed))
+    seeds = bench.command("evals", "add", bench.named(bench.candidate), bench.folder / "seeds", "--weights", source)
+    assert (seeds.exit_code, "2 seeds of math with the weights of one folder" in seeds.stderr) == (2, True)
     assert bench.command("evals", "add", bench.named(bench.candidate), path, "--weights", source).exit_code == 0
     assert bench.evals()[-1].facts["weights"] == "sealed"
     bench.add(1, 80)  # of which nobody knows that

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from canary_mlflow.errors import UsageError
-from canary_mlflow.evals.drafts import Contents, Draft, GroupOf, facts
+from canary_mlflow.evals.drafts import Contents, Draft, GroupOf, facts, joined_facts
 from canary_mlflow.evals.files import EvalFile, digest
 
 NAMES = ("id", "sample_hash", "sample_id")
@@ -28,7 +28,8 @@ def read(file: EvalFile, group_of: GroupOf) -> Contents | None:
         draft, asked = found[benchmark], row.get("input")
         if row.get(name) in (None, ""):
             raise UsageError(f"{file.path}: row {number} has no {name}; expected one for each item; fix that row")
-        draft.facts |= facts({key: value for key, value in row.items() if str(key).startswith("fact.")})
+        told = facts({key: value for key, value in row.items() if str(key).startswith("fact.")})
+        draft.facts = joined_facts(draft.facts, told, "")
         said = row.get("output")
         texts = {"prompt": digest(asked) if asked else "", "answer": digest(said) if said else ""}
         draft.add(str(row[name]), _score(row), row, asked=asked, said=said, **texts)
