@@ -165,7 +165,8 @@ def not_numbers(sides: Sides) -> Iterator[RootCause]:
         step = min(first.values())
         rule, said = "numbers.gradient", f"a gradient of step {step} is not a number, although the loss is one"
         if first.get("loss") == step:
-            rule, said = "numbers.loss", f"the loss of step {step} is not a number, although all gradients before were"
+            rule, said = "numbers.loss", f"the loss of step {step} is not a number"
+            said += ", although all gradients before were" * ("grad_norm" in run.series)
         yield RootCause(rule=rule, said=said, rank=0.97)
         return
 

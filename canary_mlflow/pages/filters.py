@@ -45,6 +45,11 @@ class Term:
         return next((name for name, short in SHORT.items() if short == self.given), self.given)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """What a setting of this name may be called where it was recorded."""
+        return tuple({self.given: None, self.name: None, SHORT.get(self.name, self.name): None})
+
+    @property
     def text(self) -> str:
         """As it was written, without blanks."""
         return f"{self.given}{self.sign}{self.value}"
@@ -152,7 +157,7 @@ def with_metric(connection: sa.Connection, term: Term) -> dict[str, float]:
 
 def with_setting(connection: sa.Connection, term: Term) -> tuple[list[str], dict[str, str]]:
     """The params that a term names; and run → value where it fits: of a param, or at its default, which is no param."""
-    keys = params_named(connection, term.name)
+    keys = params_named(connection, term.names)
     found: dict[str, str] = {}
     if keys:
         query = sa.select(PARAMS.c.run_uuid, PARAMS.c.value).where(PARAMS.c.key.in_(keys))
@@ -161,25 +166,25 @@ def with_setting(connection: sa.Connection, term: Term) -> tuple[list[str], dict
         rows = connection.execute(query).all()
         fitting = {value for value in {value for _, value in rows} if term.fits(value)}  # few, in many runs
         found = {run_id: value for run_id, value in rows if value in fitting}
-    name = term.name.removeprefix(CONFIG_PREFIX)
-    inside = re.compile(rf'"{CONFIG_PREFIX}(?:[^"]*\.)?{re.escape(name)}": "([^"]*)"')
-    like = f'%{escaped(name)}": "%'
-    packed = sa.select(TAGS.c.run_uuid, TAGS.c.value).where(
-        TAGS.c.key.in_(PACKED), TAGS.c.value.like(like, escape="\\")
-    )
+    names = [name.removeprefix(CONFIG_PREFIX) for name in term.names]
+    inside = re.compile(rf'"{CONFIG_PREFIX}(?:[^"]*\.)?(?:{"|".join(map(re.escape, names))})": "([^"]*)"')
+    there = sa.or_(*(TAGS.c.value.like(f'%{escaped(name)}": "%', escape="\\") for name in names))
+    packed = sa.select(TAGS.c.run_uuid, TAGS.c.value).where(TAGS.c.key.in_(PACKED), there)
     for run_id, text in connection.execute(packed.limit(MATCHES)):
         if run_id not in found and (one := inside.search(text)) is not None and term.fits(one[1]):
             found[run_id] = one[1]
     return keys, found
 
 
-def params_named(connection: sa.Connection, name: str) -> list[str]:
-    """The params with this name, or whose name ends with it after a dot or a slash. One index lookup for each key."""
+def params_named(connection: sa.Connection, names: Sequence[str]) -> list[str]:
+    """The params with one of these names, or whose name ends with one after a dot or a slash. One index lookup for each
+    key."""
     first = sa.select(sa.func.min(PARAMS.c.key).label("key")).cte("keys", recursive=True)
     after = sa.select(sa.func.min(PARAMS.c.key)).where(PARAMS.c.key > first.c.key).scalar_subquery()
     keys = first.union_all(sa.select(after).where(first.c.key.is_not(None)))
     found = [key for key in connection.execute(sa.select(keys.c.key)).scalars() if key is not None]
-    return [key for key in found if key == name or key.endswith((f".{name}", f"/{name}"))]
+    ends = tuple(f"{before}{name}" for name in names for before in "./")
+    return [key for key in found if key in names or key.endswith(ends)]
 
 
 def written(value: str) -> list[str]:

@@ -84,6 +84,9 @@ def test_a_search_finds_part_of_a_name_an_id_and_a_setting(web: Any, recorded: A
     recorded.client.log_param(four["good"], "mine/learning_rate", "3")  # two params end so: the page names both
     said = text_of(web.get("/canary/sessions?q=learning_rate%3D0.02"))
     assert re.search("<code>cfg/train.learning_rate</code>.* or .*<code>mine/learning_rate</code>", said)
+    recorded.client.log_param(four["warned"], "cfg/lr", "0.3")  # as a loop of one's own calls it
+    for setting in ("lr>1e-1", "learning_rate>1e-1", "lr=0.3"):
+        assert four["warned"] in listed(web, q=setting), setting
     assert listed(web, q="learning_rate=7") == []
     page = web.get("/canary/sessions", query_string={"q": "<b>"})
     assert "<b>" not in page.text.split("<h1>")[1].replace("<b>going", "")  # names and words are text
