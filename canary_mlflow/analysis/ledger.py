@@ -9,6 +9,7 @@ from canary_mlflow.errors import CanaryError
 from canary_mlflow.gates.model.verdict import verdict_from_dict
 from canary_mlflow.ledger.chain import ReadRow, Row, facts_of
 from canary_mlflow.registry.backends import registry_of
+from canary_mlflow.registry.versions import EVIDENCE_ONLY
 from canary_mlflow.reports.decision import Decision, holds_from_list
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def decision_of(row: Row, facts: Mapping[str, Any]) -> Decision | None:
         version=str(row.version),
         promoted=bool(row.moves),
         bootstrapped=row.kind in BEGINS,
+        evidence_only=EVIDENCE_ONLY in verdict.notes,
         holds=holds_from_list(facts.get("held_back")),
         champion_before=before,
         champion_after=str(row.version) if row.moves else before,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from canary_mlflow.errors import UsageError
 from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.guard.binding import file_digests, files_at
-from canary_mlflow.registry.guard.seal import EVIDENCE_ONLY, changed_files
+from canary_mlflow.registry.guard.seal import changed_files
 from canary_mlflow.registry.pruning.pruned import in_tags, refuse_pruned
-from canary_mlflow.registry.versions import Weights, seal_of
+from canary_mlflow.registry.versions import EVIDENCE_ONLY, Weights, seal_of
 from canary_mlflow.resolve import find_named
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 CHAMPION = "champion"
 ANCHOR = "anchor"
 SHOWN = 10  # names listed in an error
+EVIDENCE_ONLY = "evidence only: no weights to load"  # a note of the verdict
 
 
 class Weights(StrEnum):

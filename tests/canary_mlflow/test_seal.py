@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from mlflow.exceptions import MlflowException
 from tiny_weights import CUT_OFF, NAN, safetensors
 
+from canary_mlflow.analysis.ledger import decision_of, rows_of
 from canary_mlflow.cli import canary
 from canary_mlflow.errors import UsageError
 from canary_mlflow.ledger.chain import Kind
@@ -111,6 +112,10 @@ def test_a_version_that_says_it_is_evidence_only_is_promoted_and_the_report_says
     assert "Load it as" not in said
     assert recorded.tags(version)["canary.weights"] == "none"
     assert "evidence only: no weights to load" in recorded.description(version)
+    rows, _ = rows_of(recorded.client, recorded.model, version)
+    told = decision_of(rows[-1].row, rows[-1].row.facts)  # what the pages show
+    assert told is not None
+    assert told.evidence_only
 
 
 def test_weights_that_turn_up_in_evidence_are_another_version(recorded: Any) -> None:

@@ -73,7 +73,6 @@ def _said(file: Path, name: str) -> str:
     return f"{name} ({', '.join(keys)})" if keys else ""
 
 
-EVIDENCE_ONLY = "evidence only: no weights to load"
 UNCHECKED = "not checked: "
 NO_CHECK = "it was registered before folders were compared with what their session trained"
 TRAINED = "expected the weights that a run of the session ended with"

@@ -29,7 +29,7 @@ from canary_mlflow.registry.evaluations import Known, known_of, with_evals
 from canary_mlflow.registry.evidence import is_own_script, warnings_of
 from canary_mlflow.registry.guard.binding import bind
 from canary_mlflow.registry.guard.origin import behind_server, refuse_foreign_evidence, server_of
-from canary_mlflow.registry.guard.seal import EVIDENCE_ONLY, LOADING, RESUMING, require_seal, unchecked
+from canary_mlflow.registry.guard.seal import LOADING, RESUMING, require_seal, unchecked
 from canary_mlflow.registry.judging.eligibility import could_begin, holds_of, only_looked_at
 from canary_mlflow.registry.judging.looks import at_look
 from canary_mlflow.registry.policies.in_force import changed_since, overruled, used
@@ -38,7 +38,15 @@ from canary_mlflow.registry.sessions.evidence import Read, refuse_changed_eviden
 from canary_mlflow.registry.sessions.orders import counted, read_sides, version_with
 from canary_mlflow.registry.sessions.tries import Tries, count
 from canary_mlflow.registry.sessions.weights_check import checked_now
-from canary_mlflow.registry.versions import ANCHOR, Weights, find_version, is_evidence_only, seal_of, session_of
+from canary_mlflow.registry.versions import (
+    ANCHOR,
+    EVIDENCE_ONLY,
+    Weights,
+    find_version,
+    is_evidence_only,
+    seal_of,
+    session_of,
+)
 from canary_mlflow.reports.decision import SLOW_DRIFT, Decision, HeldBy, Hold, barred
 from canary_mlflow.reports.links import version_page
 from canary_mlflow.tracking.stores.places import without_password
