@@ -18,7 +18,7 @@ from canary_mlflow.errors import CanaryError
 from canary_mlflow.gates.model.policy import Policy
 from canary_mlflow.gates.model.records import Run
 from canary_mlflow.gates.model.verdict import Outcome
-from canary_mlflow.upgrading.probing import Probe, known_at
+from canary_mlflow.upgrading.probing import RESULT, Probe, known_at
 
 PLAN = ((1, 0.0), (2, 0.2), (4, 0.3), (8, 0.5))
 """Trainings of a commit after which a noisy step is judged, and the share of its chance of error that each look has.
@@ -129,7 +129,8 @@ class Search:
                 for commit in in_turn(seed, self.good, self.bad):
                     found = self.train(commit, seed)
                     if found.ended and commit is self.good:
-                        raise CanaryError(f"GOOD {commit}: {found.ended}; expected a commit that trains to its end")
+                        expected = "expected a commit that trains to its end; the same command trains it again"
+                        raise CanaryError(f"GOOD {commit}: {found.ended}; {expected}; output: {found.folder}")
                     if found.ended:
                         return Symptom(key=found.kind, said=found.ended, policy=self.policy, seed=seed, crash=True)
                     (good if commit is self.good else bad).extend(found.runs)
@@ -206,8 +207,10 @@ class Search:
         return Answer.UNTESTABLE, f"cannot be told in {MOST} trainings: {said}"
 
     def train(self, commit: Commit, seed: int, turn: str = "") -> Probe:
-        """One training, counted once."""
+        """One training, counted once. A failure of GOOD is not kept: somebody mends what was amiss."""
         found = self.trainer.train(commit, seed, turn)
+        if found.ended and commit == self.good:
+            (self.trainer.place(commit, seed, turn) / RESULT).unlink(missing_ok=True)
         self.made[found.folder] = found.seconds
         return found
 

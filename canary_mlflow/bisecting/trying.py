@@ -10,11 +10,13 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from canary_mlflow.bisecting.commits import Commit, Repository
 from canary_mlflow.launching.seeds import MARK, VARIABLE
+from canary_mlflow.upgrading.environments import key_of
+from canary_mlflow.upgrading.pins import installed
 from canary_mlflow.upgrading.probing import PYTHON, Attempts, Probe
 
 VERDICTS = (0, 1, 3)  # exit codes of a canary that trained, and whose runs say how they ended
@@ -35,9 +37,14 @@ class Trainer(Attempts):
         is known to be the same. Raises CanaryError."""
         return self._told(self.kept(self.place(commit, seed, turn), partial(self._attempt, commit, seed)))
 
+    @cached_property
+    def packages(self) -> tuple[str, str]:
+        """A digest of Python and its packages, and where else modules are found: with others, a failure may be gone."""
+        return key_of(installed()), os.environ.get("PYTHONPATH", "")
+
     def place(self, commit: Commit, seed: int, turn: str = "") -> Path:
         """Its folder."""
-        words = json.dumps([self.command, self.repository.inside, sys.version, commit.sha, seed, turn])
+        words = json.dumps([self.command, self.repository.inside, self.packages, commit.sha, seed, turn])
         return self.work / "trainings" / hashlib.sha256(words.encode()).hexdigest()[:16]
 
     def _attempt(self, commit: Commit, seed: int, place: Path) -> Probe:

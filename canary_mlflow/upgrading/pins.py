@@ -54,11 +54,15 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def installed() -> dict[str, str]:
+    """All packages of this Python; of two with one name, the first on the path, which is imported."""
+    return {normal(one.metadata["Name"]): _folder_of(one) or one.version
+            for one in reversed(list(distributions())) if one.metadata["Name"]}  # fmt: skip
+
+
 def here() -> dict[str, str]:
-    """The packages of this Python."""
-    found = {normal(one.metadata["Name"]): _folder_of(one) or one.version
-             for one in distributions() if one.metadata["Name"]}  # fmt: skip
-    return {name: version for name, version in sorted(found.items()) if name not in NOT_MOVED}
+    """The packages of this Python that an upgrade moves."""
+    return {name: version for name, version in sorted(installed().items()) if name not in NOT_MOVED}
 
 
 def _folder_of(one: Distribution) -> str:
