@@ -116,6 +116,7 @@ def test_the_commit_is_named_and_the_checkout_stays_as_it_is(team: Workplace) ->
     assert "changes it" in changed.stderr
 
 
+@pytest.mark.full
 def test_a_killed_search_leaves_nothing_and_goes_on(team: Workplace, tmp_path: Path) -> None:
     before, waits = state(team), tmp_path / "waits"
     process = team.start("-m", "canary_mlflow.cli", *words(), python=forking.python(), WAIT=str(waits))
