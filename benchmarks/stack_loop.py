@@ -131,7 +131,7 @@ def ppo(session: Any, seed: int, rate: float) -> None:
 
     tokenizer = tiny("base")
     set_seed(seed)
-    rate /= 5  # what the supervised loops learn well with
+    rate = min(rate / 5, 0.02)  # of what the supervised loops learn well with; beyond, its samples have no probability
     settings = PPOConfig(batch_size=16, mini_batch_size=8, ppo_epochs=2, learning_rate=rate, seed=seed)
     model, reference = (AutoModelForCausalLMWithValueHead.from_pretrained("base") for _ in range(2))
     trainer = PPOTrainer(settings, model, reference, tokenizer)
