@@ -11,13 +11,13 @@ import sqlalchemy as sa
 
 from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchModel, Refused
+from canary_mlflow.gates.model.metrics import label
 from canary_mlflow.ledger import table
 from canary_mlflow.ledger.chain import Kind, Row
 from canary_mlflow.mlflow_internals import active_workspace
 from canary_mlflow.pages.requests import argument, as_answer, readers, registry_database, rendered, runs_database
 from canary_mlflow.registry.policies.in_force import said_by
 from canary_mlflow.registry.versions import CHAMPION
-from canary_mlflow.reports.charts import label
 from canary_mlflow.tracking.reading.database import read_facts
 from canary_mlflow.tracking.reading.facts import RunFacts
 from canary_mlflow.tracking.stores.read_only import (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from canary_mlflow import tags
-from canary_mlflow.gates.model.metrics import METRICS
+from canary_mlflow.gates.model.metrics import METRICS, label
 from canary_mlflow.gates.model.records import updates_of
 from canary_mlflow.gates.model.wording import quantity
 from canary_mlflow.pages.curves import as_json, curve, spreads, strips_of
@@ -19,7 +19,7 @@ from canary_mlflow.pages.reference import Reference, Usual, away, champion_of, u
 from canary_mlflow.pages.requests import argument, as_answer, readable, rendered, runs_database, whole_number
 from canary_mlflow.pages.series import LATE, drawn_series, up_to_date
 from canary_mlflow.policies import load_watch, policy_names
-from canary_mlflow.reports.charts import PANELS, PROMISED, SERIES, label, target_keys, target_of
+from canary_mlflow.reports.charts import PANELS, PROMISED, SERIES, target_keys, target_of
 from canary_mlflow.tracking.describing.schema import mlflow_key, name_of_key
 from canary_mlflow.tracking.reading.database import children_of, find_run, read_facts
 from canary_mlflow.tracking.reading.facts import Latest, RunFacts

@@ -14,6 +14,7 @@ from canary_mlflow.errors import UsageError
 from canary_mlflow.gates.facts.check import CODE, CONFIGURATION, GROUPS, WORKLOAD, differences, missing, recorded
 from canary_mlflow.gates.facts.exact import ARGUMENTS, FACTS, NOT_EXACT, SEEDED, bare, defaults_of, facts_of, unset
 from canary_mlflow.gates.judge import judge
+from canary_mlflow.gates.model.metrics import label
 from canary_mlflow.gates.model.records import Run, Version, updates_of
 from canary_mlflow.gates.model.sides import values_of
 from canary_mlflow.gates.model.verdict import Difference, Verdict
@@ -30,7 +31,7 @@ from canary_mlflow.pages.series import LATE, drawn_series, up_to_date
 from canary_mlflow.policies import rules_for
 from canary_mlflow.registry.acts.accepting import accepted_among
 from canary_mlflow.registry.judging.records import own_name
-from canary_mlflow.reports.charts import PANELS, SERIES, Panel, label, target_keys, target_of
+from canary_mlflow.reports.charts import PANELS, SERIES, Panel, target_keys, target_of
 from canary_mlflow.reports.decision import Decision, Question, RunWarning
 from canary_mlflow.reports.formatting import counted
 from canary_mlflow.reports.sweep import GridRow, columns

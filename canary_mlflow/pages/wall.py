@@ -150,7 +150,8 @@ def beat_of(row: Row) -> Beat:
         at = 0.0
     verdict = facts.get("verdict")
     checks = verdict.get("checks", ()) if isinstance(verdict, dict) else ()
-    deciding = [one for one in checks if one.get("role") == Role.GATE and (one.get("evidence") or {}).get("candidate")]
+    gates = (one for one in checks if one.get("role") == Role.GATE)
+    deciding = [one for one in gates if (one.get("evidence") or {}).get("candidate") is not None]
     asking = [one["metric"] for one in deciding if one.get("outcome") == row.word and row.word in URGENCY]
     return Beat(
         row=row.seq,

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from canary_mlflow.gates.model.metrics import METRICS
+from canary_mlflow.gates.model.metrics import METRICS, label
 from canary_mlflow.gates.model.records import Run, Series
 
 Steps = NDArray[np.int64]
@@ -78,11 +78,6 @@ SERIES = tuple(dict.fromkeys(name for panel in PANELS for name in (*panel.lines,
 
 GIVEN = ("learning_rate", "kl_coef")
 """Series that follow from settings: where they go, somebody sent them."""
-
-
-def label(name: str) -> str:
-    """A series' display name."""
-    return METRICS[name].label if name in METRICS else name.replace("_", " ")
 
 
 def target_of(panel: Panel, params: Mapping[str, str]) -> float | None:

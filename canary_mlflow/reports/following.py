@@ -15,11 +15,11 @@ from rich.text import Text
 
 from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchRun
-from canary_mlflow.gates.model.metrics import METRICS
+from canary_mlflow.gates.model.metrics import METRICS, label
 from canary_mlflow.gates.model.records import Series
 from canary_mlflow.gates.model.wording import quantity
 from canary_mlflow.gates.watch import WatchWarning
-from canary_mlflow.reports.charts import PANELS, label
+from canary_mlflow.reports.charts import PANELS
 from canary_mlflow.reports.formatting import duration
 from canary_mlflow.shown import visible
 from canary_mlflow.tracking.describing.compact import expanded

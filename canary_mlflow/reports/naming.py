@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from canary_mlflow.gates.facts.check import CODE, CONFIGURATION, DATA, HARDWARE, PACKAGES, SCRIPT, WORKLOAD, missing
-from canary_mlflow.gates.model.metrics import METRICS
+from canary_mlflow.gates.model.metrics import label
 from canary_mlflow.gates.model.rules import Role
 from canary_mlflow.gates.model.sides import ABSENT
 from canary_mlflow.gates.model.verdict import Check, CheckOutcome, Difference, Outcome, Standing, Verdict
@@ -129,17 +129,15 @@ def decisive(verdict: Verdict) -> Check | None:
     return next((one for one in verdict.checks if one.outcome.value == verdict.outcome and one.role in roles), None)
 
 
-def label(metric: str) -> str:
-    """A metric's, or a rule's, display name."""
-    return METRICS[metric].label if metric in METRICS else metric.replace("_", " ")
-
-
 def effect(check: Check, *, did: bool, harmful: bool = False) -> str:
     """What was found: `the evaluation loss is 22 % worse`, `the KL went from 5.9 to 70`, else the check's own reason,
     without for how many runs. `did`: as what something did, `made the evaluation loss 22 % worse`. `harmful`: whether
     the whole range of an open change is harm."""
     found, what = check.evidence, label(check.metric)
-    what = f"the {what}" if what[:1].islower() else what  # KL
+    if found is not None and found.items:
+        what = check.metric  # a benchmark's own name
+    elif what[:1].islower():  # not KL
+        what = f"the {what}"
     if found is None or found.change is None or found.baseline is None or found.candidate is None:
         return check.reason.partition(" runs: ")[2] or check.reason
     if check.outcome is CheckOutcome.INCONCLUSIVE and not harmful:

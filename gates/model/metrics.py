@@ -217,6 +217,11 @@ RECORDINGS = ("recorded", "early", "new", "absent")
 """What a policy's overlays may ask of a metric: see gates.model.sides.conditions."""
 
 
+def label(name: str) -> str:
+    """The display name of a metric, a rule or a series."""
+    return METRICS[name].label if name in METRICS else name.replace("_", " ")
+
+
 def metrics_with(trait: str) -> tuple[str, ...]:
     """The names of the metrics that have this trait, in the table's order."""
     return tuple(metric.name for metric in _TABLE if getattr(metric, trait))

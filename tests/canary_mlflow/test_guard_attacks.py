@@ -133,10 +133,17 @@ def test_only_who_may_change_a_session_has_it_sealed_or_judged(scene: Scene) -> 
     assert session in index  # of the experiments that somebody may read, on PostgreSQL too
 
 
-def test_only_who_manages_a_model_withdraws_an_evaluation(scene: Scene) -> None:
+def test_only_who_manages_a_model_evaluates_its_champion_or_withdraws(scene: Scene) -> None:
     known, version = users(scene.mode), candidate(scene, 400)
     run = added(scene, version, rows(200))
     may_edit(scene.mode, "registered_model", EXAMINED)
+    with suppress(MlflowException):  # has it, from an earlier attack
+        may_edit(scene.mode, "experiment", scene.recorded.experiment)
+    for of, status in (("1", 403), (version, 400)):  # what others are compared with; a run that is added already
+        body = {"model": EXAMINED, "version": of, "run": run}
+        with pytest.raises(Refused) as refused:
+            request(f"{scene.mode.front}/api/2.0/canary/evals", "POST", body, known["editor"])
+        assert refused.value.status == status, of
     address, body = f"{scene.mode.front}/api/2.0/canary/withdrawals", {"model": EXAMINED, "version": version}
     with pytest.raises(Refused) as refused:
         request(address, "POST", body | {"row_or_run": run, "reason": "it fails"}, known["editor"])
@@ -205,7 +212,7 @@ WITH_USERS = (
     test_a_permission_that_is_taken_away_is_gone_at_once,
     test_a_plain_editor_cannot_leave_runs_out,
     test_only_who_may_change_a_session_has_it_sealed_or_judged,
-    test_only_who_manages_a_model_withdraws_an_evaluation,
+    test_only_who_manages_a_model_evaluates_its_champion_or_withdraws,
     test_an_editor_gets_no_further_than_an_administrator,
 )
 

@@ -279,7 +279,7 @@ def test_diverging_losses_block(smoke, make_run, name):
 
 @pytest.mark.parametrize(
     ("step", "held_out", "diverged"),
-    [(100, 0.9, True), (100, 0.56, False), (100, math.nan, True), (50, 0.56, True)],
+    [(100, 0.9, True), (100, 0.56, False), (100, math.nan, True), (50, 0.56, True), (100, 0.1, True)],  # another scale
 )
 def test_hard_batches_at_the_end_are_no_divergence(step, held_out, diverged):
     """Hundredths of the loss of an unchanged run of the embedded DPO canary, whose held-out loss was 0.56 as ever."""
