@@ -79,7 +79,7 @@ $(READY): requirements.txt python_env.yaml pyproject.toml
 	@{ sed '/^#/d' requirements.txt; echo 'setuptools>=77'; } | tac | \
 	  xargs -d '\n' -n 48 -P "$$(nproc)" $(V)/bin/python -m pip install -q --no-compile --no-deps
 	@$(V)/bin/python -m pip check > /dev/null || $(V)/bin/python -m pip install -q --no-compile -r requirements.txt
-	$(V)/bin/python -m pip install -q --no-deps -e .
+	$(V)/bin/python -m pip install -q --no-deps --no-build-isolation -e .   # the pins have what builds it
 	$(V)/bin/python -m canary_mlflow.link_env
 	@touch $@
 

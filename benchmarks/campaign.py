@@ -4,7 +4,7 @@
                                      [--algos sft …] [--champions N] [--minutes N] [--hardware cuda]
     python benchmarks/campaign.py show FOLDER|FILE … [--write docs/measured/sessions.md]
     python benchmarks/campaign.py late FOLDER|FILE …
-    python benchmarks/campaign.py pack FOLDER benchmarks/campaign.jsonl.gz
+    python benchmarks/campaign.py pack FOLDER benchmarks/data/campaign.jsonl.gz
 
 Per algorithm and load, up to five sessions each become a champion in a store of its own, with seeds that are drawn from
 the commit's hash. Each candidate is a session as `python -m training` makes it, with three other seeds, beside one of

@@ -6,8 +6,8 @@
 FOLDER holds aa/ and perf/. The columns:
 
 * real sets: those of benchmarks/gate_freeze.py, of which every twelfth comparison is judged;
-* campaigns: each session of benchmarks/campaign*.jsonl.gz beside the champion's that it was judged against (faults:
-  made beside other work, against the quiet champion of the same number);
+* campaigns: each session of benchmarks/data/campaign*.jsonl.gz beside the champion's that it was judged against
+  (faults: made beside other work, against the quiet champion of the same number);
 * awkward: unchanged sessions of which one side has one series or run with a slip in it (benchmarks/gate_awkward.py;
   one of three), and the files of `--cases` that benchmarks/cases.py judges;
 * hidden: faulty sessions that leave something out, as in benchmarks/gate_hiding.py, of which every twelfth is judged.
@@ -56,7 +56,7 @@ from canary_mlflow.gates.stats import comparisons as tests  # noqa: E402
 judging = sys.modules["canary_mlflow.gates.judge"]  # as a name of the package it is the function
 MARK = "benchmarks/gate_ablation.py"
 NOTHING = 1e-12
-CAMPAIGN = ROOT / "benchmarks" / "campaign.jsonl.gz"
+CAMPAIGN = ROOT / "benchmarks" / "data" / "campaign.jsonl.gz"
 EXPLAINING = ("runs_needed", "smallest_detectable")
 """What only explains a verdict, as do its causes, and takes half of its time."""
 COLUMNS = ("real sets", "campaigns", "awkward", "hidden")

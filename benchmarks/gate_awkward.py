@@ -2,9 +2,9 @@
 
     python benchmarks/gate_awkward.py
 
-For three algorithms, an unchanged session of benchmarks/campaign.jsonl.gz beside its champion's; and the same with each
-slip in each series of all runs of one side, and with each slip of whole runs in one of the candidate's. Printed: the
-verdicts by slip and side.
+For three algorithms, an unchanged session of benchmarks/data/campaign.jsonl.gz beside its champion's; and the same with
+each slip in each series of all runs of one side, and with each slip of whole runs in one of the candidate's. Printed:
+the verdicts by slip and side.
 """
 
 from __future__ import annotations

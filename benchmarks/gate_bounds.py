@@ -46,7 +46,7 @@ from canary_mlflow.gates.model.policy import FreshBaseline, Policy  # noqa: E402
 from canary_mlflow.gates.model.records import SUMMARIES  # noqa: E402
 from canary_mlflow.gates.model.rules import MetricRule, Role  # noqa: E402
 
-CAMPAIGN = ROOT / "benchmarks" / "campaign.jsonl.gz"
+CAMPAIGN = ROOT / "benchmarks" / "data" / "campaign.jsonl.gz"
 DRAWS = 400_000
 HARM = 1.5  # margins
 

@@ -1,6 +1,6 @@
 """Every verdict of the gate on real runs, one letter each, so that a change of rules can list what it changes.
 
-    python benchmarks/gate_freeze.py FOLDER [--write FILE] [--beside benchmarks/gate-frozen.json.gz]
+    python benchmarks/gate_freeze.py FOLDER [--write FILE] [--beside benchmarks/data/gate-frozen.json.gz]
 
 FOLDER holds aa/ and perf/. The sets: stretches of benchmark histories (gate_histories.py), random halves of pools of
 unchanged runs (gate_data.py) as they are and 1.5 margins slower, and every two sessions of the campaign with other
@@ -33,7 +33,7 @@ from canary_mlflow.gates import Run, Series  # noqa: E402
 TIERS = tuple(STEP_LIMIT)
 EVERY = 4  # of the stable stretches, one of so many
 SPLITS = 12
-SESSIONS = ROOT / "benchmarks" / "gate-sessions.jsonl.gz"
+SESSIONS = ROOT / "benchmarks" / "data" / "gate-sessions.jsonl.gz"
 """Of campaign.py, at commit 6d760d1: those that there were when the verdicts were frozen."""
 
 Comparison = tuple[str, str, Sequence[Run], Sequence[Run]]

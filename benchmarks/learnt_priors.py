@@ -1,6 +1,6 @@
 """What the verdicts would be if spreads came from former champions' sessions, instead of from the policy.
 
-    python benchmarks/learnt_priors.py benchmarks/campaign.jsonl.gz benchmarks/campaign-others.jsonl.gz
+    python benchmarks/learnt_priors.py benchmarks/data/campaign.jsonl.gz benchmarks/data/campaign-others.jsonl.gz
 
 Each of a row's champions stands beside the row's unchanged sessions (every second one also with harm, in margins of the
 metric) and beside its faulty ones, once with the policy's priors, and once with priors that `canary calibrate` would

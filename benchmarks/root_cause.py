@@ -141,7 +141,7 @@ def scored(cell: Cell, outcome: str, named: list[str]) -> dict[str, Any]:
 def campaign() -> Iterator[dict[str, Any]]:
     """The campaign's sessions. Their verdicts hold the causes; the runs hold only what the other rules read."""
     for file in ("campaign.jsonl.gz", "campaign-others.jsonl.gz"):
-        with gzip.open(ROOT / "benchmarks" / file, "rt") as lines:
+        with gzip.open(ROOT / "benchmarks" / "data" / file, "rt") as lines:
             yield from (record | {"file": file} for record in map(json.loads, lines))
 
 

@@ -10,7 +10,9 @@ outside of the checkout: a session of three trainings by the callback (stack_ses
 champion's alias (refused, where the release can have a guard); the pages of `mlflow server --app-name canary`. Where
 TRL is new enough for the extra `train`: our own canaries, a smoke session of each.
 
-Each cell adds a line to benchmarks/stacks.jsonl as it ends; a cell that has one is not run again, but with --again.
+Each cell adds a line to benchmarks/data/stacks.jsonl as it ends; a cell that has one is not run again, except with
+--again.
+Exits with 1 where something is not ok that was ok in a cell's last line before.
 `make docs` makes the tables of docs/measured/stacks.md of the last line of each.
 """
 
@@ -35,7 +37,7 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 
 ROOT = Path(__file__).resolve().parents[1]
-FILE = ROOT / "benchmarks" / "stacks.jsonl"
+FILE = ROOT / "benchmarks" / "data" / "stacks.jsonl"
 SCRIPTS = {"trainer": ROOT / "benchmarks" / "stack_session.py", "loop": ROOT / "benchmarks" / "stack_loop.py"}
 PRODUCT = ("canary_mlflow", "gates", "training", "conf", "pyproject.toml")
 TORCH = "2.13.0"
@@ -348,7 +350,9 @@ def main() -> None:
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
     head = code()
-    done = set() if asked.again else set(last_lines())
+    before = last_lines()
+    done = set() if asked.again else set(before)
+    worse = False
     wheels = asked.folder / "wheel"
     shutil.rmtree(wheels, ignore_errors=True)
     pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(wheels), "."]
@@ -369,6 +373,9 @@ def main() -> None:
             file.write(json.dumps(line) + "\n")
         bad = {what: how for what, how in found.items() if how != "ok"}
         print(f"{cell.name:28s} {line['minutes']:5.1f} min  {bad or 'ok'}", flush=True)
+        were = before[cell.name]["found"] if cell.name in before else {}
+        worse |= any(how == "ok" and found.get(what) != "ok" for what, how in were.items())
+    sys.exit(worse)
 
 
 if __name__ == "__main__":

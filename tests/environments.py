@@ -19,7 +19,7 @@ from workplace import ROOT
 from canary_mlflow.interpreter import TRAINING_STACK
 
 PACKAGES = Path(sysconfig.get_path("purelib"))
-OWN = ("canary_mlflow", "__editable__")  # what an editable install leaves there
+OWN = ("canary_mlflow", "_editable_impl_canary_mlflow.py")  # what an editable install leaves there
 STACK = (*TRAINING_STACK, "hydra_core")
 
 
@@ -38,7 +38,7 @@ class Environment:
         return next(self.prefix.glob("lib/python3*/site-packages"))
 
     def install(self, *what: str | Path, cwd: Path) -> None:
-        """Without a network: nothing but `what` itself, built with the setuptools of the tests."""
+        """Without a network: nothing but `what` itself, built with the packages of the tests."""
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "pip", "--python", self.python, "install", "--quiet", "--no-index"),
@@ -75,7 +75,7 @@ def link(folder: Path, *, only: Collection[str] = (), without: Collection[str] =
     """Links in `folder` to the packages of the tests: the named ones, or all but the named ones."""
     for item in PACKAGES.iterdir():
         name = item.name.partition("-")[0] if item.suffix == ".dist-info" else item.name
-        chosen = name in only if only else not name.startswith("__editable__") and name not in without
+        chosen = name in only if only else name not in without
         if chosen and item.suffix != ".pth" and not (folder / item.name).exists():
             (folder / item.name).symlink_to(item)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gzip
 import json
 import re
 import subprocess
@@ -138,3 +139,16 @@ def tables_of(file: Path) -> str:
         [forking.python(), "-c", code], cwd=ROOT / "benchmarks", check=True, capture_output=True, text=True
     )
     return done.stdout
+
+
+def test_the_manifest_has_each_file_of_data_with_its_rows() -> None:
+    folder = ROOT / "benchmarks" / "data"
+    listed = dict(re.findall(r"^\| (\S+\.\S+) \| (\d+)", (folder / "README.md").read_text(), re.MULTILINE))
+    files = [path for path in folder.iterdir() if path.name != "README.md"]
+    texts = {
+        path.name: gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes() for path in files
+    }
+    sets = {name: len(json.loads(text)) for name, text in texts.items() if name.endswith(".json.gz")}
+    assert {name: text.count(b"\n") for name, text in texts.items()} | sets == {
+        n: int(rows) for n, rows in listed.items()
+    }

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tarfile
 import urllib.request
 import zipfile
+from email.parser import Parser
 from pathlib import Path
 
 import pytest
@@ -18,14 +21,21 @@ LINKED = ("gates", "training", "conf")  # from canary_mlflow/
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a copy that has no git."""
     folder = tmp_path_factory.mktemp("build")
     source = copy_of_checkout(folder / "checkout")
-    sdist = python("-c", "from setuptools.build_meta import build_sdist; build_sdist('..')", cwd=source)
-    assert sdist.returncode == 0, sdist.stderr
-    (archive,) = folder.glob("*.tar.gz")
+    made = python("-c", "from hatchling.build import build_sdist; build_sdist('..')", cwd=source)
+    assert made.returncode == 0, made.stderr
+    (found,) = folder.glob("*.tar.gz")
+    return found
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
     alone = ("--quiet", "--no-deps", "--no-build-isolation", "--no-index")
-    made = python("-m", "pip", "wheel", *alone, str(archive), cwd=folder)
+    made = python("-m", "pip", "wheel", *alone, str(sdist), cwd=folder)
     assert made.returncode == 0, made.stderr
     (found,) = folder.glob("*.whl")
     return found
@@ -58,6 +68,27 @@ def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(wheel: Path
     with zipfile.ZipFile(wheel) as archive:
         found = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert found == expected
+
+
+def test_the_sdist_holds_the_packages_and_what_describes_them_and_no_data(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    beside = {"README.md", "CHANGELOG.md", "SECURITY.md", "LICENSE", "pyproject.toml", "PKG-INFO", ".gitignore"}
+    assert {name for name in names if not name.startswith("canary_mlflow/")} == beside
+    assert sdist.stat().st_size < 2**21
+
+
+def test_pypi_shows_the_readme_with_links_that_lead_to_the_repository(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        shown = Parser().parsestr(archive.read(name).decode())
+    assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+)?", shown["Version"])
+    places = re.findall(r"\]\(([^)\s]+)", str(shown.get_payload()))
+    repository = "canary-mlflow/canary-mlflow"
+    blob, raw = f"https://github.com/{repository}/blob/main/", f"https://raw.githubusercontent.com/{repository}/main/"
+    assert [place for place in places if not place.startswith((blob, raw, "#"))] == []
+    assert {place for place in places if place.endswith(".png")} == {f"{raw}docs/pictures/live.png"}
+    assert f"{blob}docs/tutorial.md" in places
 
 
 def test_every_command_answers_from_the_wheel_and_not_from_the_checkout(core: Environment, tmp_path: Path) -> None:
