@@ -47,8 +47,11 @@ docs: $(READY)             ## the pages that are made from the code, and the tab
 	$(V)/bin/python docs/generate.py
 	$(V)/bin/python -m pytest -q tests/canary_mlflow/test_guard_attacks.py --write-docs
 
-site: .site/.ready         ## the documentation as a site, in site/: python -m http.server -d site
+site: .site/.ready         ## the documentation as a site, in site/, with demo/ if it is there: python -m http.server -d site
 	NO_MKDOCS_2_WARNING=1 .site/bin/mkdocs build --strict
+
+demo: $(READY)             ## a folder of real pages to look around in, in demo/: python -m http.server -d demo
+	$(V)/bin/python docs/demo.py
 
 .site/.ready: pyproject.toml
 	@$(PY) -m venv --clear .site
@@ -86,4 +89,4 @@ $(READY): requirements.txt python_env.yaml pyproject.toml
 help:                      ## this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*##/ -/'
 
-.PHONY: smoke test test-full lint style types pytest bench docs site pictures oracle peers help
+.PHONY: smoke test test-full lint style types pytest bench docs site demo pictures oracle peers help

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import sqlite3
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import forking
 import pytest
+from documented import READ, shown
 from workplace import ROOT, Workplace
 
 PAGE = ROOT / "docs" / "tutorial.md"
@@ -50,6 +52,18 @@ def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     folder.mkdir()
     assert follow(PAGE.read_text(), folder) == []
     assert (folder / "model" / "model.safetensors").exists()
+    assert follow("```bash\n" + "\n".join(reading(folder)) + "\n```\n", folder) == []
+    assert all((folder / name).exists() for name in ("report.html", "comment.md", "checks.xml", "report.json"))
+
+
+def reading(folder: Path) -> list[str]:
+    """What other pages show that only reads, said of the tutorial's own model, session and run."""
+    with sqlite3.connect(folder / "mlflow.db") as store:
+        ids = dict(store.execute("SELECT value, run_uuid FROM tags WHERE key = 'canary.role'"))
+    said = {"RUN": ids["run"], "SESSION": ids["session"], "MODEL": "answers", "DATE": "2100-01-01"}
+    lines = [one.text for one in shown() if one.alone and one.text.startswith(READ)]
+    assert len(lines) > 5
+    return [re.sub("|".join(said), lambda found: said[found[0]], line) for line in lines]
 
 
 def test_an_answer_that_does_not_come_is_seen(tmp_path: Path) -> None:

@@ -392,6 +392,44 @@ def test_every_link_answers_however_little_is_there(
     assert len(seen) >= 2 or fill is None
 
 
+def test_the_demo_is_whole_and_every_link_in_it_leads_to_a_file(
+    empty_store: Path, tmp_path: Path, recorder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`make demo`, of sessions that were made up."""
+    from canary_mlflow.tracking.stores.store import prepare_store
+
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "docs"))
+    import demo
+
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
+    client = prepare_store(uri := f"sqlite:///{tmp_path}/mlflow.db")
+    experiment = client.create_experiment("own", artifact_location=str(tmp_path / "mlruns"))
+    store = recorder(client=client, uri=uri, experiment=experiment, model="own")
+    sessions = [store.session(slower=slower) for slower in (1.0, 1.0, 2.0, 1.0, 1.0)]
+    words = [gate(client, "own", store.register(one), load_policy("smoke")).word for one in sessions[:3]]
+    assert words[1:] == ["PASS", "BLOCK"]
+    monkeypatch.setenv("_MLFLOW_SERVER_FILE_STORE", "")
+    monkeypatch.setenv("_MLFLOW_SERVER_REGISTRY_STORE", "")
+    texts = dict.fromkeys((demo.UPGRADE, demo.COMPARED), "BLOCK <b>")
+    demo.make(tmp_path, place := tmp_path / "demo", texts)
+    (place / "report.html").touch()  # `canary report` writes it
+    files = {path.relative_to(place).as_posix() for path in place.rglob("*")}
+    found = {unescape(value) for page in place.glob("*.html") for _, value in demo.LINK.findall(page.read_text())}
+    led = {re.split(r"[#?]", link)[0] for link in found if not link.startswith(("http", "#", "data:"))}
+    assert led - files - {""} == set()
+    assert {
+        "wall.html",
+        "sessions.html",
+        "upgrade.html",
+        "evals.html",
+        *(f"session-{one}.html" for one in sessions),
+    } <= led
+    lines = json.loads((place / f"session-{sessions[2]}.json").read_text())["runs"][0]["series"]
+    assert {"loss", "eval_loss"} <= set(lines)
+    assert "BLOCK &lt;b&gt;" in (place / "upgrade.html").read_text()
+    assert "data-every" not in "".join(page.read_text() for page in place.glob("*.html"))
+
+
 def test_evidence_whose_runs_are_deleted_leaves_the_verdict_readable(web: Any, guarded: Any) -> None:
     session = guarded.session(slower=2.0)
     gate(guarded.client, guarded.model, guarded.register(session), load_policy("smoke"))
