@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 MADE = "Made by `make docs`; edit the code, not this page."
 WIDTH = 110
 GENERAL = ("-h, --help",)
-OFTEN = 3  # commands that share an option, whose text then stands once
+OFTEN = 2  # commands that share an option, whose text then stands once
 
 
 def walk(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[click.Context]:
@@ -60,7 +60,7 @@ def commands() -> str:
     counted = Counter(record for one in leaves for record in options(one).items())
     often = [record for record, count in counted.most_common() if count >= OFTEN]
     shared = dict(sorted(dict(reversed(often)).items()))  # of one name, the commonest text
-    lines = ["# Commands", "", f"{MADE} `canary COMMAND --help` prints the same.", ""]
+    lines = ["# Commands", "", f"{MADE} `canary --help` lists the commands, `canary COMMAND --help` prints the same.", ""]
     lines += [
         "Options that many commands have:",
         *listed(shared),
@@ -72,9 +72,6 @@ def commands() -> str:
     for context in every:
         command = context.command
         lines += ["", f"## {context.command_path}", "", inspect.cleandoc(command.help or "")]
-        if context.parent is None and isinstance(command, click.Group):
-            below = ((one, command.get_command(context, one)) for one in command.list_commands(context))
-            lines += listed({name: one.get_short_help_str(90) for name, one in below if one is not None})
         if isinstance(command, click.Group):
             continue
         found = options(context)
@@ -82,8 +79,10 @@ def commands() -> str:
         usage = " ".join(command.collect_usage_pieces(context)[1:])
         also = " ".join(name.split()[0].strip(",") for name in found if name not in own and name not in GENERAL)
         lines += listed(own, " ".join(f"{context.command_path} {usage} {also}".split()))
-        if command.epilog and command.epilog != EXIT_CODES:
-            lines += ["", "```", *command.epilog.replace("\b\n", "").strip().splitlines(), "```"]
+        usual = [line.strip() for line in EXIT_CODES.splitlines()]
+        codes = [line.strip() for line in (command.epilog or "").replace("\b\n", "").strip().splitlines()[1:]]
+        if others := [line for line in codes if line not in usual]:
+            lines += ["", "It ends with other codes:", "", "```", *others, "```"]
     return "\n".join(lines) + "\n"
 
 
