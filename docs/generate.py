@@ -82,7 +82,7 @@ def commands() -> str:
         usual = [line.strip() for line in EXIT_CODES.splitlines()]
         codes = [line.strip() for line in (command.epilog or "").replace("\b\n", "").strip().splitlines()[1:]]
         if others := [line for line in codes if line not in usual]:
-            lines += ["", "It ends with other codes:", "", "```", *others, "```"]
+            lines += ["", "Other codes:", "", "```", *others, "```"]
     return "\n".join(lines) + "\n"
 
 

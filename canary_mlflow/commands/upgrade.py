@@ -45,10 +45,9 @@ def upgrade(
 ) -> None:
     """Try other packages, and name the one that breaks.
 
-    It builds two locked environments through uv, the present one and the requested one, runs the same short training in
-    both, and compares them exactly. If that blocks, it bisects the packages that moved, then the culprit's releases,
-    then the defaults that it flipped. Sets that cannot be installed are skipped. Results are kept: the same command
-    resumes where it was stopped.
+    It runs the same short training with the present packages and with the requested ones, and compares them exactly.
+    If that blocks, it bisects packages, releases, and changed defaults. Results are kept: the same command resumes where
+    it was stopped.
 
     Without --command it trains the facts tier of a canary; OVERRIDES are Hydra's, as for `canary run`: algo=sft
     """
