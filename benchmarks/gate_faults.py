@@ -1,6 +1,6 @@
 """Real faults at graded strength, judged by this gate and by others: three runs with the fault against five without.
 
-    python benchmarks/gate_faults.py FOLDER [--write docs/measured/judge.md]
+    python benchmarks/gate_faults.py FOLDER [--write benchmarks/data/graded-faults.md]
 
 FOLDER: what benchmarks/gate_runs.py made. The first rows are controls: other sessions of the same code, the last of
 them beside a load. The other judges see only the step time; of a run that broke off, they see what it recorded.

@@ -60,7 +60,7 @@ def commands() -> str:
     counted = Counter(record for one in leaves for record in options(one).items())
     often = [record for record, count in counted.most_common() if count >= OFTEN]
     shared = dict(sorted(dict(reversed(often)).items()))  # of one name, the commonest text
-    lines = ["# Commands", "", f"{MADE} `canary --help` lists the commands, `canary COMMAND --help` prints the same.", ""]
+    lines = ["# Commands", "", f"{MADE} `canary --help` lists them, `canary COMMAND --help` prints the same.", ""]
     lines += [
         "Options that many commands have:",
         *listed(shared),

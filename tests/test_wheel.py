@@ -120,6 +120,8 @@ def test_files_are_judged_and_replayed_without_the_training_stack(
     assert judged.stdout.startswith(("PASS", "INCONCLUSIVE")), judged.stderr
     replayed = core.run("canary", "replay", files[0], cwd=tmp_path)
     assert replayed.returncode == 0, replayed.stderr
+    tiny = core.run(core.python, "-c", "import canary_mlflow.training.assets.tiny", cwd=tmp_path)
+    assert tiny.returncode == 0, f"the tutorial's script takes its model from there: {tiny.stderr}"
     refused = core.run("canary", "run", cwd=tmp_path)
     assert refused.returncode == 2
     assert "pip install 'canary-mlflow[train]'" in refused.stderr

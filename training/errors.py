@@ -13,9 +13,6 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
-
 from canary_mlflow.edge import OUTSIDE, as_one_line, unwinding
 from canary_mlflow.errors import CanaryError, UsageError, one_line
 from canary_mlflow.shown import say
@@ -51,6 +48,9 @@ def first_line(error: BaseException) -> str:
 
 def ended(work: Callable[[], int]) -> int:
     """Do the work and return its exit code, or that of the error with which it ended."""
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
     try:
         with unwinding():
             return work()

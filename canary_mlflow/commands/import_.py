@@ -48,9 +48,8 @@ def import_(
 ) -> None:
     """Put finished trainings into MLflow.
 
-    FILE is a trainer_state.json, our stability.jsonl or any JSONL or CSV with a step, verl's JSONL, a TensorBoard event
-    file or the folder of a run's event files. A file whose content is already there is not written again, unless it
-    is for another session.
+    FILE is as for `canary judge`. A file whose content is already there is not written again, unless it is for another
+    session.
 
     Runs of unknown workload or hardware are comparable with none. State them with --workload model=… --workload data=…
     --hardware gpu=…, in the same words for the same things, or put a JSON next to each file.

@@ -71,9 +71,8 @@ SHOWN = 12  # warnings of one file in the report for people
 def replay(ctx: click.Context, files: tuple[str, ...], policy: str, algo: str, as_json: bool) -> None:
     """Run the watch over finished trainings.
 
-    FILE is a trainer_state.json, JSONL with one object per step, or CSV with a step column, also gzipped, or a folder
-    of TensorBoard's with its runs. For each run it says healthy, warned, critical, failed or unknown (too few rows to
-    judge, or neither loss nor reward in them), and what the watch would have reported at which step.
+    FILE is as for `canary judge`. For each run it says healthy, warned, critical, failed or unknown, and what the watch
+    would have reported at which step.
     """
     from canary_mlflow.api import replay as replay_one
     from canary_mlflow.errors import UsageError

@@ -107,10 +107,8 @@ def prune(
 ) -> None:
     """Remove weights, samples and traces that nobody needs. A dry run, unless --yes.
 
-    Removes those of versions with a BLOCK and of older champions. Keeps those of every version with an alias, of former
-    champions that a rollback may return to, of versions that are not judged or INCONCLUSIVE, and of sessions that still
-    run. Metrics, params, tags, reports and the ledger always stay. A signed
-    row says who gave up which files of a version, which then never becomes champion.
+    Removes those of versions with a BLOCK and of older champions. Metrics, params, tags, reports and the ledger always
+    stay. A signed row says who gave up which files of a version, which then never becomes champion.
     """
     from canary_mlflow.registry.pruning.needed import Terms, ours
     from canary_mlflow.registry.pruning.pruning import plan

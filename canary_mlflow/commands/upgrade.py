@@ -46,7 +46,7 @@ def upgrade(
     """Try other packages, and name the one that breaks.
 
     It runs the same short training with the present packages and with the requested ones, and compares them exactly.
-    If that blocks, it bisects packages, releases, and changed defaults. Results are kept: the same command resumes where
+    If that blocks, it bisects packages, releases and changed defaults. Results are kept: the same command resumes where
     it was stopped.
 
     Without --command it trains the facts tier of a canary; OVERRIDES are Hydra's, as for `canary run`: algo=sft
