@@ -62,7 +62,7 @@ def commands() -> str:
     shared = dict(sorted(dict(reversed(often)).items()))  # of one name, the commonest text
     lines = ["# Commands", "", f"{MADE} `canary --help` lists them, `canary COMMAND --help` prints the same.", ""]
     lines += [
-        "Options that many commands have:",
+        "Options of several commands:",
         *listed(shared),
         "",
         "Unless a command says otherwise, it ends with:",
