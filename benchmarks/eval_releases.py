@@ -84,7 +84,7 @@ from inspect_ai.solver import generate
 def boxes():
     rows = map(json.loads, open("items.jsonl"))
     items = [Sample(id=row["id"], input=row["question"], target=row["letter"]) for row in rows]
-    short = GenerateConfig(max_tokens=3, temperature=0.0)
+    short = GenerateConfig(max_tokens=3, temperature=0.001, seed=1)  # the provider samples
     return Task(dataset=items, solver=generate(), scorer=includes(), config=short)
 """
 
@@ -106,7 +106,7 @@ def evaluate(harness: str, place: Path, folder: Path, model: str, results: str) 
         words = (
             f"lm_eval --model hf --model_args pretrained={weights} --tasks pairs,boxes --include_path . --log_samples"
         )
-        words += f" --batch_size 40 --output_path {results}"
+        words += f" --device cpu --batch_size 40 --output_path {results}"
     else:
         words = f"inspect eval boxes.py --model hf/local -M model_path={weights} -M device=cpu --log-dir {results}"
         words += " --display none"
