@@ -3,7 +3,8 @@ evaluates a tiny model, and the same one after its weights were shaken.
 
     python benchmarks/eval_releases.py [--folder FOLDER] [--only RELEASE ...]
 
-Each model answers 120 questions, by choice (lm-eval's `acc`) and in its own words (`exact_match`, Inspect's `match`).
+Each answers 120 questions, by choice (lm-eval's `acc`) and in its own words (lm-eval's `exact_match`, Inspect's
+`includes`); four of five right answers are what the tiny model says.
 A row of the table it prints: what of each benchmark was read, whether the harness names the weights, and what
 `canary evals compare` answers for the shaken weights, and for the same weights evaluated twice.
 """
@@ -14,14 +15,13 @@ import argparse
 import json
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from stacks import TORCH, Bench, built_wheel, last_words, ran
 
 TRANSFORMERS, TODAY = "transformers==4.57.6", "transformers==5.14.0"
 RELEASES = {
     "lm-eval==0.4.9": TRANSFORMERS,
-    "lm-eval==0.4.9.2": TRANSFORMERS,
+    "lm-eval==0.4.9.1": TRANSFORMERS,
     "lm-eval==0.4.13": TODAY,
     "inspect-ai==0.3.136": TRANSFORMERS,
     "inspect-ai==0.3.218": TODAY,
@@ -29,6 +29,7 @@ RELEASES = {
 }
 """With a release of Transformers of its time."""
 MODELS = """
+import json
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedTokenizerFast
@@ -42,6 +43,22 @@ tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}
 torch.manual_seed(0)
 model = GPTNeoXForCausalLM(GPTNeoXConfig(vocab_size=96, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
     intermediate_size=128, max_position_embeddings=512, bos_token_id=0, eos_token_id=0))
+model.eval()
+
+def says(text, more):
+    ids = torch.tensor([tokenizer(text + more)["input_ids"]])
+    told = model(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None]).squeeze(1)
+    return float(told[-len(more):].sum())
+
+with torch.no_grad(), open("items.jsonl", "w") as file:
+    for at in range(120):
+        asked = f"Box {at} of row {at % 7}: which letter?"
+        one, other = (f" {letter}." for letter in ("etaoinsrhl"[at % 10], "dlcumwfgyp"[at % 10]))
+        good, bad = (one, other) if (says(asked, one) > says(asked, other)) != (at % 5 == 0) else (other, one)
+        made = model.generate(torch.tensor([tokenizer(asked)["input_ids"]]), max_new_tokens=3, do_sample=False)
+        said = tokenizer.decode(made[0, -3:], skip_special_tokens=True)
+        rows = {"id": at, "question": asked, "good": good, "bad": bad, "gold": at % 2, "said": said if at % 5 else "?!"}
+        file.write(json.dumps(rows) + chr(10))
 for place, shake in (("plain", 0.0), ("shaken", 0.05)):
     with torch.no_grad():
         for weights in model.parameters():
@@ -65,10 +82,9 @@ dataset_kwargs: {data_files: {test: ./items.jsonl}}
 test_split: test
 output_type: generate_until
 doc_to_text: "{{question}}"
-doc_to_target: "{{letter}}"
-generation_kwargs: {until: ["."], max_gen_toks: 3, do_sample: false}
-filter_list:
-  - {name: first, filter: [{function: regex, regex_pattern: "([a-z])"}, {function: take_first}]}
+doc_to_target: "{{said}}"
+generation_kwargs: {until: ["<end>"], max_gen_toks: 3, do_sample: false}
+filter_list: [{name: all, filter: [{function: take_first}]}]
 metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]
 metadata: {version: 1.0}
 """
@@ -83,30 +99,18 @@ from inspect_ai.solver import generate
 @task
 def boxes():
     rows = map(json.loads, open("items.jsonl"))
-    items = [Sample(id=row["id"], input=row["question"], target=row["letter"]) for row in rows]
+    items = [Sample(id=row["id"], input=row["question"], target=row["said"]) for row in rows]
     short = GenerateConfig(max_tokens=3, temperature=0.001, seed=1)  # the provider samples
     return Task(dataset=items, solver=generate(), scorer=includes(), config=short)
 """
-
-
-def items() -> list[dict[str, Any]]:
-    """Questions whose answers even a model that knows nothing sometimes gives."""
-    letters = "etaoinsrhl"
-    return [
-        {"id": at, "question": f"Box {at} of row {at % 7}: which letter?", "letter": letters[at % 10], "gold": at % 2,
-         "good": f" {letters[at % 10]}.", "bad": f" {letters[(at + 3) % 10]}."}
-        for at in range(120)
-    ]  # fmt: skip
 
 
 def evaluate(harness: str, place: Path, folder: Path, model: str, results: str) -> None:
     """Raises RuntimeError with its last words."""
     binary, weights = place / "bin", folder / model
     if harness == "lm-eval":
-        words = (
-            f"lm_eval --model hf --model_args pretrained={weights} --tasks pairs,boxes --include_path . --log_samples"
-        )
-        words += f" --device cpu --batch_size 40 --output_path {results}"
+        words = f"lm_eval --model hf --model_args pretrained={weights} --tasks pairs,boxes --include_path {folder}"
+        words += f" --log_samples --device cpu --batch_size 40 --output_path {results}"
     else:
         words = f"inspect eval boxes.py --model hf/local -M model_path={weights} -M device=cpu --log-dir {results}"
         words += " --display none"
@@ -128,7 +132,6 @@ def row(release: str, bench: Bench) -> dict[str, str]:
         place = bench.environment([f"torch=={TORCH}", RELEASES[release], release, *also], extra="[evals]")
         with tempfile.TemporaryDirectory(dir=bench.folder) as made:
             folder = Path(made)
-            (folder / "items.jsonl").write_text("".join(json.dumps(one) + "\n" for one in items()))
             for name, text in (("pairs.yaml", CHOICE), ("words.yaml", WORDS), ("boxes.py", SAMPLES)):
                 (folder / name).write_text(text)
             models = ran([str(place / "bin/python"), "-c", MODELS], folder, {})
