@@ -1,16 +1,18 @@
 """How often rules for benchmark results block and pass: the gate's own, and those of other tools, on simulated items.
 
-    python benchmarks/evals.py [--repeats 10000] [--only items|rare|suite|seeds]
+    python benchmarks/evals.py [--repeats 10000] [--only items|rare|suite|seeds|canary]
 
 Every rule gets the same data. A cell: BLOCK of unchanged weights / PASS of unchanged / PASS at the limit / BLOCK at two
 limits, in %. `break` and `mend`: how often an answer changes without any harm. The other rules are written here after
 their tools' code: `nel gate` and `nel compare` of NeMo Evaluator, lm-eval's model_comparator (unpaired z), a bootstrap
-interval of the mean (500 repeats), and a bare limit. The last line is one JSON object.
+interval of the mean (500 repeats), and a bare limit. `canary`: the held-out pairs of real canaries (canary-items.json),
+whose accuracy each seed has as a metric already. The last line is one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -25,9 +27,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from canary_mlflow.gates.evals.pairing import Paired  # the path is set above
 from canary_mlflow.gates.evals.rule import Harms, Seeds, against, seed_means, seeds_of
 from canary_mlflow.gates.evals.suite import Compared, suite_test
-from canary_mlflow.gates.model.rules import Role
+from canary_mlflow.gates.model.rules import SHIPPED_DF, Prior, Role
+from canary_mlflow.gates.stats.comparisons import compare
 
-LEVEL, PASSING, LIMIT = 0.01, 0.05, 0.02
+LEVEL, PASSING, LIMIT, PRIOR = 0.01, 0.05, 0.02, 0.01
 CHUNK = 1000  # repeats that are in memory at once
 Answer = tuple[Any, Any]  # PASS and BLOCK of each repeat
 
@@ -258,13 +261,43 @@ def trained(rng: np.random.Generator, right: Any, seeds: int, harm: float) -> An
     return np.where((luck < 0) & ~answers & (draw < rate / 0.3), True, answers).astype(float)
 
 
+def of_canary(_: int) -> dict[str, Any]:
+    """Three seeds against three of real canaries: by items and seeds, and by the mean of each seed, as `eval_accuracy`
+    is judged in every tier."""
+    read = json.loads((Path(__file__).parent / "canary-items.json").read_text())
+    unchanged, changed = (np.array([list(map(float, row)) for row in read[name]]) for name in ("unchanged", "lr 1e-4"))
+    rows: dict[str, list[str]] = {"items and seeds": [], "the mean of each seed": []}
+    limits = (0.02, 0.03, 0.04)
+    for limit in limits:
+        for name, judged in zip(rows, (by_items, by_means), strict=True):
+            threes = [*map(list, itertools.combinations(range(len(unchanged)), 3))]
+            apart = [(one, other) for one in threes for other in threes if not {*one} & {*other}]
+            same = np.array([judged(unchanged[one], unchanged[other], limit) for one, other in apart])
+            harm = np.array([judged(unchanged[one], changed, limit) for one in threes])
+            rows[name].append(
+                f"{100 * same[:, 1].mean():.1f}/{100 * same[:, 0].mean():.1f}/{100 * harm[:, 1].mean():.1f}"
+            )
+    return table("3 + 3 real seeds", [f"limit {100 * limit:.0f} points" for limit in limits], rows)
+
+
+def by_items(before: Any, now: Any, limit: float) -> tuple[bool, bool]:
+    seeds = seeds_of([seed_means(before), seed_means(now)], PRIOR)  # the SD of a seed that both ways expect
+    found = ours((before.mean(0) - now.mean(0))[None, :, None], limit, resolution=1 / 3, seeds=[seeds])
+    return bool(found[0][0]), bool(found[1][0])
+
+
+def by_means(before: Any, now: Any, limit: float) -> tuple[bool, bool]:
+    found = compare(-before.mean(1), -now.mean(1), margin=limit, prior=Prior(sd=PRIOR, df=SHIPPED_DF, kind="shipped"))
+    return found.p_noninferior <= PASSING, found.p_harm <= LEVEL
+
+
 def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ask.add_argument("--repeats", type=int, default=10_000)
-    ask.add_argument("--only", choices=("items", "rare", "suite", "seeds"))
+    ask.add_argument("--only", choices=("items", "rare", "suite", "seeds", "canary"))
     given = ask.parse_args()
     parts: dict[str, Callable[[int], dict[str, Any]]] = {
-        "items": of_items, "rare": of_rare, "suite": of_suite, "seeds": of_seeds,
+        "items": of_items, "rare": of_rare, "suite": of_suite, "seeds": of_seeds, "canary": of_canary,
     }  # fmt: skip
     found = {name: part(given.repeats) for name, part in parts.items() if given.only in (None, name)}
     print(json.dumps({"repeats": given.repeats, **found}))

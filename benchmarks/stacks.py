@@ -342,6 +342,15 @@ def code() -> str:
     ).strip()
 
 
+def built_wheel(folder: Path) -> Path:
+    """The wheel of this checkout."""
+    shutil.rmtree(folder, ignore_errors=True)
+    pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder), "."]
+    subprocess.run(pip, cwd=ROOT, check=True)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="CELL")
@@ -353,12 +362,7 @@ def main() -> None:
     before = last_lines()
     done = set() if asked.again else set(before)
     worse = False
-    wheels = asked.folder / "wheel"
-    shutil.rmtree(wheels, ignore_errors=True)
-    pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(wheels), "."]
-    subprocess.run(pip, cwd=ROOT, check=True)
-    (wheel,) = wheels.glob("*.whl")
-    bench = Bench(asked.folder, wheel)
+    bench = Bench(asked.folder, built_wheel(asked.folder / "wheel"))
     for cell in cells():
         if cell.name in done or (asked.only and cell.name not in asked.only):
             continue

@@ -20,6 +20,7 @@ from canary_mlflow.reports.decision import Decision, Question
 
 ALONE, TOGETHER, GUARDED = 0.02, 0.01, 3.0
 """The limits without a policy: of a single benchmark, of the mean of several, and of each in multiples of that."""
+USUAL = "evals"
 FEW, MANY = 5, 50
 """Broken items of one benchmark that are shown, and with --full."""
 
@@ -83,7 +84,7 @@ def usual_policy(left: Results, margin: float | None) -> Policy:
     rules: dict[str, Any] = {name: {"margin": limit} if len(names) == 1 else several for name in names}
     rules |= {name: {"role": "advisory", "margin": limit} for name in left.tables.keys() - set(names)}
     suite = {"suite": {"margin": limit}} if len(names) > 1 else {}
-    return load_policy({"base": "files", "name": "evals", "evals": {**suite, **rules}})
+    return load_policy({"base": "files", "name": USUAL, "evals": {**suite, **rules}})
 
 
 def _shares(tables: Sequence[Table]) -> bool:
@@ -99,6 +100,9 @@ def _notes(policy: Policy, left: Results, right: Results) -> Iterator[str]:
         yield f"only the candidate has {listed(new)}"
     if unnamed := sorted(known - policy.evals.rules.keys() - set(new)):
         yield f"no rule of policy {policy.name} names {listed(unnamed)}"
+    beyond = [name for name, tables in left.tables.items() if any(one.items for one in tables) and not _shares(tables)]
+    if limitless := sorted(name for name in beyond if policy.name == USUAL):
+        yield f"scores beyond 0 and 1 are judged only with a limit of their own, in a --policy: {listed(limitless)}"
     for name, tables in sorted(left.tables.items()):
         if tables[0].grouped and name in policy.evals.rules:
             yield f"{name}: items are grouped by {tables[0].grouped}"

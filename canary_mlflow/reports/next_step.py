@@ -188,7 +188,8 @@ def after_files(decision: Decision) -> str:
     if verdict.outcome is Outcome.PASS:
         return "Nothing was written: files are judged, not promoted."
     if found := ADVICE.get(verdict.reason_code):
-        timeless = verdict.reason_code is ReasonCode.MISSING_DATA and verdict.policy["name"] != "files"
+        metrics = verdict.policy["name"] != "files" and not verdict.policy.get("evals")
+        timeless = verdict.reason_code is ReasonCode.MISSING_DATA and metrics
         return f"{found} The policy files asks for no times." if timeless else found
     if needed := verdict.more_runs:
         counting = needed <= min(len(verdict.baseline_runs), len(verdict.candidate_runs))

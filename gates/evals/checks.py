@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from canary_mlflow.gates.evals.pairing import Paired, Problem, Side, copied, obstacle, pair
+from canary_mlflow.gates.evals.pairing import Paired, Problem, copied, obstacle, pair
 from canary_mlflow.gates.evals.rule import Seeds, against, seed_means, seeds_of
 from canary_mlflow.gates.evals.suite import SHARES, Compared, suite_test
 from canary_mlflow.gates.model.eval_rules import SUITE, About, EvalRule, EvalRules
 from canary_mlflow.gates.model.items import Evaluated, ItemCounts
 from canary_mlflow.gates.model.rules import Role
 from canary_mlflow.gates.model.verdict import Check, CheckOutcome, Evidence, ReasonCode
-from canary_mlflow.gates.model.wording import change, counted, p_value, quantity
+from canary_mlflow.gates.model.wording import change, counted, listed, p_value, quantity
 
 
 def eval_checks(
@@ -28,18 +28,20 @@ def eval_checks(
     asked = {name: rule for name, rule in rules.rules.items() if rule.role is not Role.IGNORE}
     found = {}
     for name, rule in asked.items():
-        found[name] = _compared(name, rule, baseline.get(name, ()), candidate.get(name, ()), passing)
+        found[name] = _compared(name, rule, baseline, candidate, passing)
     every = list(found.values())
     if rules.suite is not None:
         every.append(_suite(rules.suite, [item for name, item in found.items() if asked[name].decides]))
     return tuple(item if isinstance(item, Check) else _answer(item, level, passing) for item in every)
 
 
-def _compared(name: str, rule: EvalRule, left: Side, right: Side, passing: float) -> Compared | Check:
+def _compared(name: str, rule: EvalRule, baseline: Evaluated, candidate: Evaluated, passing: float) -> Compared | Check:
     """Both sides' items, or the check that says why not."""
+    left, right = baseline.get(name, ()), candidate.get(name, ())
     if not left or not right:
-        said = f"no evaluation of the {'candidate' if left else 'baseline'}"  # not NO_BASELINE, which begins a model
-        return _open(name, rule.role, (said, ReasonCode.MISSING_DATA))
+        whose, there = ("candidate", candidate) if left else ("baseline", baseline)
+        said = f"no evaluation of the {whose}" + (f", which has {listed(sorted(there))}" if there else "")
+        return _open(name, rule.role, (said, ReasonCode.MISSING_DATA))  # not NO_BASELINE, which begins a model
     if all(table.aggregate is not None and not table.items for table in (*left, *right)):
         return _open(name, rule.role, ("aggregated only: no items to pair", ReasonCode.MISSING_DATA))
     paired = pair(left, right)
@@ -105,6 +107,7 @@ def _suite(margin: float, deciding: Sequence[Compared | Check]) -> Compared | Ch
         said = f"{odd[0]} has scores beyond 0 and 1, which have no mean with others; give it the role advisory"
         return _open(SUITE, Role.GATE, (said, ReasonCode.NOT_COMPARABLE))
     before, now = (float(np.mean([side(one).mean() for one in parts])) for side in SHARES)
+    apart = [one.metric for one in deciding if isinstance(one, Check)]
     return Compared(
         name=SUITE,
         role=Role.GATE,
@@ -113,6 +116,7 @@ def _suite(margin: float, deciding: Sequence[Compared | Check]) -> Compared | Ch
         higher=True,
         in_points=True,
         seeds=(min(one.seeds[0] for one in parts), min(one.seeds[1] for one in parts)),
+        notes=(f"not in the mean, with nothing to lose: {listed(apart)}",) if apart else (),
     )
 
 

@@ -42,13 +42,13 @@ class Paired:
 def pair(baseline: Side, candidate: Side) -> Paired | None:
     """The items that every seed of both sides has a score of, in the order of their keys; None if there is none."""
     left, right = _by_key(baseline), _by_key(candidate)
-    known = sorted(key for key, items in left.items() if _complete(items, baseline))
-    keys = [key for key in known if _complete(right.get(key, ()), candidate)]
+    known, answered = _means(left, len(baseline)), _means(right, len(candidate))
+    keys = sorted(known.keys() & answered.keys())
     if not keys:
         return None
-    lost = sorted(set(known) - set(keys))
-    before, now = _means(keys, left), _means(keys, right)
-    all_before = _means([*keys, *lost], left)
+    lost = sorted(known.keys() - answered.keys())
+    before, now = np.array([known[key] for key in keys]).T, np.array([answered[key] for key in keys]).T
+    all_before = np.array([known[key] for key in (*keys, *lost)]).T
     labels, numbers = np.unique([left[key][0].group for key in keys], return_inverse=True)
     harms = before.mean(0) - now.mean(0)
     asked = sum(max(len(item.scores) for item in table.items.values()) for table in candidate)
@@ -83,12 +83,10 @@ def _by_key(side: Side) -> Mapping[str, Sequence[Item]]:
     return found
 
 
-def _complete(items: Sequence[Item], side: Side) -> bool:
-    return len(items) == len(side) and None not in [item.mean for item in items]
-
-
-def _means(keys: Sequence[str], items: Mapping[str, Sequence[Item]]) -> Scores:
-    return np.array([[item.mean for item in items[key]] for key in keys], dtype=np.float64).T
+def _means(items: Mapping[str, Sequence[Item]], seeds: int) -> dict[str, list[float]]:
+    """The scores of the items that every seed has one of."""
+    found = {key: [mean for one in some if (mean := one.mean) is not None] for key, some in items.items()}
+    return {key: means for key, means in found.items() if len(means) == seeds}
 
 
 def _resolution(before: Scores, now: Scores) -> float:

@@ -105,6 +105,8 @@ def test_lm_eval_has_one_item_for_each_document_and_filter() -> None:
         "canary_pairs/acc_norm": ("PASS", 96),
         "suite": ("PASS", None),
     }
+    (note,) = found["suite"]["notes"]
+    assert note.startswith("not in the mean, with nothing to lose: canary_boxes/")
     assert "scores 0 on all 24 items: nothing to lose" in found["canary_boxes/exact_match,strict-match"]["reason"]
 
 
@@ -137,7 +139,14 @@ def test_a_benchmark_that_the_candidate_lacks_is_no_pass(write: Callable[..., Pa
     one, other = answers(right(500, 100), benchmark="one"), answers(right(500, 100), benchmark="other")
     found = judged(write("a.jsonl", one + other), write("b.jsonl", one))
     assert answer(found) == ("INCONCLUSIVE", "missing-data")
-    assert checks(found)["other"]["reason"] == "benchmark other: no evaluation of the candidate"
+    assert checks(found)["other"]["reason"] == "benchmark other: no evaluation of the candidate, which has one"
+
+
+def test_what_no_policy_has_a_limit_for_is_said(write: Callable[..., Path]) -> None:
+    rows = answers((3.0 + at / 100 for at in range(60)), benchmark="perplexity", better="lower")
+    found = judged(write("a.jsonl", rows), write("b.jsonl", [{**row, "output": "x"} for row in rows]))
+    assert answer(found) == ("INCONCLUSIVE", "missing-data")
+    assert [note for note in found["verdict"]["notes"] if "only with a limit of their own" in note]
 
 
 def test_items_that_vanish_can_only_hurt(write: Callable[..., Path]) -> None:
@@ -393,6 +402,7 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "deep": ("a.json", lambda path: path.write_text('{"eval":' * 60 + "1" + "}" * 60), "nested more than 50 deep"),
     "a list": ("a.jsonl", lambda path: path.write_text('{"id": 1, "score": 1}\n[1]\n'), "line 2 is no object"),
     "no id": ("a.jsonl", lambda path: path.write_text('{"id": 1, "score": 1}\n{"score": 1}\n'), "row 2 has no id"),
+    "no number": ("a.jsonl", lambda path: path.write_text('{"id": 1, "score": "abc"}\n'), "score 'abc' is no number"),
     "no zip": ("a.eval", lambda path: path.write_text("PK"), "no readable log"),
     "no head": ("a.eval", broken_zip, "no evaluation found"),
     "bomb": ("a.eval", bomb, "header.json holds more than 128 MiB; expected at most that"),

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import forking
 import pytest
 from mlflow import MlflowClient
 
@@ -194,7 +195,7 @@ print(*said, MlflowClient().get_run(again.run_id).info.status)
 def test_a_cell_that_is_stopped_leaves_a_failed_run_and_the_next_ones_can_be_stopped_too(tmp_path: Path) -> None:
     path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
     ended = subprocess.run(
-        [sys.executable, "-c", STOPPED_CELL], cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        [forking.python(), "-c", STOPPED_CELL], cwd=tmp_path, capture_output=True, text=True, timeout=120,
         env={**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db", "PYTHONPATH": path},
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
@@ -210,7 +211,7 @@ def test_a_terminated_script_whose_run_is_its_own_reads_failed(tmp_path: Path, s
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
     ended = subprocess.run(
-        [sys.executable, "-c", STOPPED, str(int(signum))], cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        [forking.python(), "-c", STOPPED, str(int(signum))], cwd=tmp_path, capture_output=True, text=True, timeout=120,
         env={**os.environ, "MLFLOW_TRACKING_URI": uri, "PYTHONPATH": path},
     )  # fmt: skip
     assert ended.returncode == (-signum if signum == signal.SIGINT else 128 + signum), ended.stderr

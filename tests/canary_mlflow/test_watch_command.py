@@ -6,7 +6,6 @@ import json
 import os
 import pty
 import subprocess
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -77,32 +76,39 @@ def test_a_session_is_followed_from_run_to_run_over_a_server_that_comes_back(rec
     first = start(recorded, **parent)
     log(recorded, first, 1, 10)
 
-    def go_on() -> None:
-        log(recorded, first, 11, 40)
-        recorded.client.set_tag(first, "canary.watch.found", json.dumps([WARNING]))
-        time.sleep(1)
-        recorded.client.set_terminated(first)
-        server.kill()
-        second = start(recorded, **{**parent, "mlflow.runName": "seed 4"})
-        log(recorded, second, 1, 20)
-        recorded.client.set_tag(session, "canary.verdict", "PASS")
-        time.sleep(5)  # a busy machine may take seconds to notice that nobody answers
-        server.start()
-        time.sleep(1)
-        recorded.client.set_terminated(second)
-        recorded.client.set_terminated(session)
-
+    said: list[str] = []
     with Server(recorded.uri, tmp_path) as server:
-        beside = threading.Timer(1.0, go_on)
-        beside.start()
-        done = watch(server.uri, session, "--every", "0.3")
-        beside.join()
-    assert done.exit_code == 0, done.output
-    said = done.output.splitlines()
-    assert said[:2] == ["seed 3, run 1 of its session", said[1]]
-    assert said[1].startswith("RUNNING  step 10 of 100")
+        words = ["-m", "canary_mlflow.cli", "watch", session, "--every", "0.3", "--tracking-uri", server.uri]
+        place = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
+        out = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": place}
+        with subprocess.Popen([forking.python(), *words], **out) as process:
+
+            def until(text: str) -> None:
+                for line in process.stdout:
+                    said.append(line.rstrip("\n"))
+                    if text in line:
+                        return
+                raise AssertionError(said)
+
+            until("RUNNING  step 10 of 100")
+            log(recorded, first, 11, 40)
+            recorded.client.set_tag(first, "canary.watch.found", json.dumps([WARNING]))
+            until("RUNNING  step 40 of 100")
+            recorded.client.set_terminated(first)
+            server.kill()
+            second = start(recorded, **{**parent, "mlflow.runName": "seed 4"})
+            log(recorded, second, 1, 20)
+            recorded.client.set_tag(session, "canary.verdict", "PASS")
+            until("nobody answers there")
+            time.sleep(1)  # asked again, and again in vain
+            server.start()
+            until("RUNNING  step 20 of 100")
+            recorded.client.set_terminated(second)
+            recorded.client.set_terminated(session)
+            said += process.stdout.read().splitlines()
+        assert process.returncode == 0, said
+    assert said[0] == "seed 3, run 1 of its session"
     assert any(line.startswith("CRITICAL loss at step 40: rose from 0.2 to 5. Usually: the run diver") for line in said)
-    assert any(line.startswith("RUNNING  step 40 of 100") for line in said)
     assert "seed 4, run 2 of its session" in said
     gone = f"canary: no news: {server.uri}: nobody answers there; asking again every 0.3 s"
     assert said.count(gone) == 1  # seconds of silence are one sentence

@@ -25,7 +25,7 @@ import traceback
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import import_module
+from importlib import import_module, reload
 from pathlib import Path
 from types import ModuleType
 
@@ -67,6 +67,7 @@ LATER = (
 READ_AT_START = ("PYTHON", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "OMP_", "MKL_", "LD_")
 NOT_READ = ("PYTHON", "PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")  # a fork's path is made anew
 OFFLINE = "HF_HUB_OFFLINE"  # read anew: whatever loads weights from a folder starts a process that asks no hub
+CACHES = ("HF_DATASETS_CACHE", "HF_DATASETS_DOWNLOADED_DATASETS_PATH")  # and these: each side compared has its own
 SITE = {"sitecustomize", "usercustomize"}  # Python loads them before it knows what it is to run
 CLEAN_PATH = sys.path[1:]
 FIRST = "CANARY_TEST_FIRST"  # a file of Python that a fork runs before all else, as a process does a sitecustomize
@@ -147,7 +148,11 @@ class Request:
         if self.words[:2] == ["-m", "submitit.local._local"]:
             return False  # known by the number of its process, which a fork does not have
         for key, value in self.environment.items():
-            if key.startswith(READ_AT_START) and key not in (*NOT_READ, OFFLINE) and os.environ.get(key) != value:
+            if (
+                key.startswith(READ_AT_START)
+                and key not in (*NOT_READ, OFFLINE, *CACHES)
+                and os.environ.get(key) != value
+            ):
                 return False
         first, *others = (Path(self.folder, entry) for entry in self.path)
         return not (shadows(first, loaded()) or any(shadows(each, loaded() | SITE) for each in others))
@@ -210,10 +215,12 @@ def seed_anew() -> None:
 
 
 def ask_a_hub_or_not() -> None:
-    """What the two libraries that know OFFLINE made of it when they were loaded."""
+    """What two libraries made of OFFLINE and CACHES when they were loaded."""
     from datasets import config
     from huggingface_hub import constants
 
+    if os.environ.keys() & {*CACHES}:
+        reload(config)
     offline = constants._is_true(os.environ.get(OFFLINE) or os.environ.get("TRANSFORMERS_OFFLINE"))
     constants.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE = config.HF_DATASETS_OFFLINE = offline
 

@@ -218,7 +218,7 @@ def test_a_suite_with_a_benchmark_missing_is_open(smoke_with_evals: Any, gone: s
     left, right = ({name: (table(scores, benchmark=name, source=name),) for name in "ab"} for scores in (base, cand))
     found = checked(smoke_with_evals(evals), left, {name: one for name, one in right.items() if name != gone}, "suite")
     assert (found.outcome, found.reason_code) == (Outcome.INCONCLUSIVE, ReasonCode.MISSING_DATA)
-    assert found.reason == f"benchmark {gone}: no evaluation of the candidate"
+    assert found.reason == f"benchmark {gone}: no evaluation of the candidate, which has {({'a', 'b'} - {gone}).pop()}"
 
 
 def test_one_seed_a_side_tells_nothing_of_the_recipe(smoke_with_evals: Any) -> None:

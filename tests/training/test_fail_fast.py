@@ -11,7 +11,7 @@ from workplace import Workplace
 from canary_mlflow.tracking.describing.compact import expanded
 from canary_mlflow.tracking.stores.session import child_runs
 
-FEW = ["train.max_steps=40", "gate.fail_fast=true"]
+FEW = ["train.max_steps=40", "tier.train_rows=320", "tier.eval_rows=16", "gate.fail_fast=true"]
 MODEL = "dpo-tiny-neox-preferences-smoke"
 
 

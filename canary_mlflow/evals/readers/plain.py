@@ -32,14 +32,18 @@ def read(file: EvalFile, group_of: GroupOf) -> Contents | None:
         draft.facts = joined_facts(draft.facts, told, "")
         said = row.get("output")
         texts = {"prompt": digest(asked) if asked else "", "answer": digest(said) if said else ""}
-        draft.add(str(row[name]), _score(row), row, asked=asked, said=said, **texts)
+        if isinstance(score := _score(row), str):
+            raise UsageError(
+                f"{file.path}: row {number}: score {score[:40]!r} is no number; expected one; fix that row"
+            )
+        draft.add(str(row[name]), score, row, asked=asked, said=said, **texts)
     return Contents([draft.table() for draft in found.values()], [file])
 
 
 def _score(row: dict[str, Any]) -> object:
-    if row.get("error"):
-        return None
     score = row.get("score")
+    if row.get("error") or score == "":  # an empty cell
+        return None
     if isinstance(score, str):  # a cell of CSV
         with suppress(ValueError):
             return float(score)
