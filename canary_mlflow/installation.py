@@ -58,7 +58,7 @@ def require_training_stack() -> None:
     """Raise UsageError unless the [train] extra is there; looks without importing."""
     if missing := lacking(TRAINING_STACK):
         raise UsageError(
-            f"training stack: {', '.join(missing)} not installed; `canary run` needs the [train] extra; "
+            f"training stack: {', '.join(missing)} not installed; expected the [train] extra; "
             "pip install 'canary-mlflow[train]'"
         )
 

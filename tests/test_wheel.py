@@ -122,9 +122,10 @@ def test_files_are_judged_and_replayed_without_the_training_stack(
     assert replayed.returncode == 0, replayed.stderr
     tiny = core.run(core.python, "-c", "import canary_mlflow.training.assets.tiny", cwd=tmp_path)
     assert tiny.returncode == 0, f"the tutorial's script takes its model from there: {tiny.stderr}"
-    refused = core.run("canary", "run", cwd=tmp_path)
-    assert refused.returncode == 2
-    assert "pip install 'canary-mlflow[train]'" in refused.stderr
+    for words in (("run",), ("check-reward", "folder")):
+        refused = core.run("canary", *words, cwd=tmp_path)
+        assert refused.returncode == 2
+        assert refused.stderr.endswith("expected the [train] extra; pip install 'canary-mlflow[train]'\n")
 
 
 def test_a_session_runs_from_the_wheel_whatever_a_project_calls_its_folders(

@@ -128,5 +128,8 @@ def check_reward(ctx: click.Context, path: str, data: str, rows: int, as_json: b
     interval; whether a random head would do as well. It ends with 1 if the model is not usable, with 3 if the pairs do
     not tell. --data is the embedded data, or a JSONL file with prompt, chosen and rejected, each a text.
     """
+    from canary_mlflow.installation import require_training_stack
+
+    require_training_stack()
     words = [*module_command("canary_mlflow.training.reward_checks"), path, f"--data={data}", f"--rows={rows}"]
     ctx.exit(subprocess.run([*words, *(["--json"] if as_json else [])], check=False).returncode)
