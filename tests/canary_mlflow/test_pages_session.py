@@ -393,9 +393,13 @@ def test_a_series_leaves_where_it_stays_outside_whether_one_run_or_three_are_the
     assert (under.step, under.now) == (found.step, "below"), "where it is, not where it left"
     late = departure(usual, line(moved[150:], first=151))
     assert late.step == found.step  # of a stretch as of the whole
+    better = departure(usual, line(2 - moved), "higher")
+    assert (better.step, better.ahead, better.now) == (None, found.step, "better")
+    crossed = departure(usual, line(np.where(np.arange(300) < 250, 2 - moved, moved)), "higher")
+    assert (crossed.step, crossed.ahead, crossed.now) == (251, found.step, "above"), "better first is no harm"
     lost = departure(usual, line([1.0, np.nan]))
     assert (lost.step, lost.now) == (2, "not a number")
-    assert departure(usual, line([5.0] * 9, first=1000)).farthest == 0  # the champion never came so far
+    assert departure(usual, line([5.0] * 9, first=1000)).far == 0  # the champion never came so far
 
 
 @pytest.mark.parametrize(("share", "leaves"), [(0.15, False), (0.3, True)])
@@ -408,7 +412,7 @@ def test_a_series_within_what_the_gate_tolerates_has_not_left(share: float, leav
 def test_a_share_that_was_always_0_has_a_width_too() -> None:
     usual = band_of([line(np.zeros(100))])
     assert usual is not None
-    assert departure(usual, line(np.full(100, 0.2))).farthest == pytest.approx(4)
+    assert departure(usual, line(np.full(100, 0.2))).far == pytest.approx(4)
     assert departure(usual, line(np.full(100, 0.02))).step is None
 
 
@@ -504,7 +508,7 @@ def test_a_policys_band_lies_at_the_same_rollouts(web: Any, recorded: Any) -> No
     policy(8, now.info.run_id)
     found = web.get(f"/canary/session.json?a={before.info.run_id}&b={now.info.run_id}").get_json()
     assert found["bands"]["kl"]["steps"] == list(range(8, 161, 8))
-    assert found["runs"][1]["away"]["kl"] == {"far": 0.0, "step": None, "now": "inside"}
+    assert found["runs"][1]["away"]["kl"] == {"far": 0.0, "step": None, "ahead": None, "now": "inside"}
 
 
 def test_a_policys_band_is_drawn_once_its_place_is_known(web: Any, recorded: Any) -> None:

@@ -228,9 +228,12 @@ class RunsFigure extends Figure {
     for (const one of drawn) one.x = along(this.curves.clockOf(one.run), one.line.steps);
     const unplaced = drawn.filter((one) => !one.x).map((one) => `${one.run.name}: no ${view.across} recorded.`);
     this.note.textContent = [...drawn.filter((one) => one.line.said).map((one) => `${one.run.name}: ${one.line.said}`), ...unplaced].join(" ");
-    const gone = runs.filter((run) => run.away[this.names[0]] && run.away[this.names[0]].step !== null);
-    this.left.textContent = gone.length ? `Left the band: ${gone.map((run) => `${run.name} at step ${run.away[this.names[0]].step}, ${now(run.away[this.names[0]])}`).join("; ")}` : "";
-    this.figure.classList.toggle("away", gone.some((run) => run.away[this.names[0]].now !== "better"));
+    const away = runs.map((run) => ({ name: run.name, step: null, ahead: null, ...run.away[this.names[0]] }));
+    const gone = away.filter((one) => one.step !== null), ahead = away.filter((one) => one.step === null && one.ahead !== null);
+    const said = (what, some, at) => (some.length ? [`${what}: ${some.map((one) => `${one.name} ${at(one)}, ${now(one)}`).join("; ")}`] : []);
+    this.left.textContent = [...said("Left the band", gone, (one) => `at step ${one.step}`), ...said("Better than the band", ahead, (one) => `from step ${one.ahead}`)].join(". ");
+    this.left.classList.toggle("quiet", !gone.length);
+    this.figure.classList.toggle("away", gone.some((one) => !over(one)));
     const lines = drawn.filter((one) => one.x && one.x.length);
     this.plot.hidden = !lines.length;
     if (!lines.length) return;
