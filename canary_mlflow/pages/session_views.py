@@ -16,7 +16,7 @@ from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchRun, NoSuchVersion, UsageError
 from canary_mlflow.files.source import read_bytes
 from canary_mlflow.pages.curves import clocks_of, csv_lines, middle, strips_of
-from canary_mlflow.pages.models import is_model, session_of, version_behind
+from canary_mlflow.pages.models import evaluated, is_model, session_of, version_behind
 from canary_mlflow.pages.requests import (
     argument,
     as_answer,
@@ -136,6 +136,7 @@ def session() -> Any:
         grid=grid_of(place.head) if role == "sweep" else None,
         row=None if found is None else found[0],
         card=None if found is None else view_of(found[1], then=found[0] is not None),
+        evals=[] if found is None else evaluated(found[1].model, found[1].version),
         champion=list(read_facts(runs_database(), page.reference.run_ids, tags=()).values()),
     )
 

@@ -23,7 +23,7 @@ from canary_mlflow.ledger import table
 from canary_mlflow.ledger.chain import FIRST, ReadRow, Row, checked
 from canary_mlflow.ledger.writing import keys_in
 from canary_mlflow.mlflow_internals import active_workspace
-from canary_mlflow.pages.models import read_champions, session_of, versions_of
+from canary_mlflow.pages.models import Entry, evaluated, read_champions, session_of, versions_of
 from canary_mlflow.pages.requests import (
     argument,
     folder_of,
@@ -65,6 +65,11 @@ class VerdictPage:
     gone: Sequence[str] = ()
     session: str = ""
     baseline: str = ""
+
+    @property
+    def evals(self) -> Sequence[Entry]:
+        """The rows on the evaluations of its version."""
+        return evaluated(self.model, self.row.version if self.row else None)
 
 
 def read_ledger_page(seq: int) -> VerdictPage:
