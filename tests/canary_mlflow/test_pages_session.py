@@ -161,10 +161,40 @@ def test_samples_are_shown_with_the_worst_first(web: Any, recorded: Any) -> None
     recorded.client.log_text(run, "".join(json.dumps(row) + "\n" for row in rows), "samples.jsonl")
     answer = web.get(f"/canary/session?id={run}")
     page = text_of(answer)
-    assert page.index("worst, step 9") < page.index("-3.5") < page.index("because") < page.index("hallo")
+    assert page.index('<th scope="row">worst') < page.index("-3.5") < page.index("because") < page.index("hallo")
     assert hostile not in answer.text
+    for step, said in ((0, "hello"), (6, "hello"), (8, "hallo"), (99, "hallo")):  # the nearest
+        found = text_of(web.get(f"/canary/answers?id={run}&step={step}"))
+        assert [word in found for word in ("hello <small>step 5", "hallo <small>step 9")] == [
+            said == "hello",
+            said == "hallo",
+        ]
+    other = a_run(recorded, {"stability/loss": [1.0]}, end="FINISHED")
+    recorded.client.log_text(other, json.dumps(rows[0] | {"answer": "bonjour"}), "samples.jsonl")
+    both = text_of(web.get(f"/canary/compare?a={run}&b={other}"))
+    assert re.search(r"<td>hallo .{9,60}</td><td>bonjour ", both[both.index('id="samples"') :])
     recorded.client.log_text(run, "no json", "samples.jsonl")
     assert 'id="samples"' not in text_of(web.get(f"/canary/session?id={run}"))
+
+
+def test_a_champions_answers_are_those_of_the_same_rollout(web: Any, guarded: Any) -> None:
+    """It made half as many steps on each; so did its rows of `iteration_time` come twice as often."""
+
+    def policy(updates: int) -> str:
+        session = guarded.session(runs=1, tags={"canary.model_name": guarded.model})
+        (run,) = guarded.children(session)
+        metrics = [Metric("perf/iteration_time", 1.0, 1_700_000_000_000, at * updates) for at in range(1, 6)]
+        guarded.client.log_batch(run, metrics=metrics)
+        rows = (
+            {"step": at * updates, "kind": "fixed", "prompt": "p", "answer": f"of rollout {at}"} for at in range(1, 6)
+        )
+        guarded.client.log_text(run, "".join(json.dumps(row) + "\n" for row in rows), "samples.jsonl")
+        return session
+
+    bless(guarded.client, guarded.model, guarded.register(policy(4)), "whose answers are known")
+    found = text_of(web.get(f"/canary/answers?id={policy(8)}&step=16"))
+    cells = re.findall(r"<td>(.*?) <small>step (\d+)", found)
+    assert cells == [("of rollout 2", "8"), ("of rollout 2", "16")]
 
 
 def test_several_are_compared_with_the_first(web: Any, guarded: Any) -> None:

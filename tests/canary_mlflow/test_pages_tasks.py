@@ -235,7 +235,7 @@ def test_show_me_its_worst_answer(hand: Hand) -> None:
     hand.link("lr 0.002 → 0.02")
     hand.link("Samples")
     worst = hand.seen.page.locator("tr.worst").first
-    assert worst.inner_text().split("\t") == ["why", f"worst, step {STEPS}", WORST, "-3.50"]
+    assert worst.locator("td").all_inner_texts() == [f"why {WORST} step {STEPS}, reward -3.50"] * 3  # a seed each
     assert hand.seen.page.evaluate("document.querySelector('tr.worst').getBoundingClientRect().top < innerHeight")
 
 
@@ -263,6 +263,7 @@ def test_send_a_colleague_exactly_this_view(hand: Hand, scene: Scene) -> None:
         hand.reach(chart)
         for key in ("End", "ArrowLeft", "+"):
             hand.seen.page.keyboard.press(key)
+        hand.seen.until(f"document.querySelector('#answers').innerText.includes('{WORST}')", 10)
     else:
         over = chart.locator(".u-over")
         over.scroll_into_view_if_needed()
@@ -281,6 +282,8 @@ def test_send_a_colleague_exactly_this_view(hand: Hand, scene: Scene) -> None:
     with window(scene.browser, scene.address) as colleague:
         colleague.open(hand.seen.page.url.removeprefix(scene.address))
         colleague.until(f"charts.length === 1 && {loss} !== null && {shown}", 10)
+        if hand.keyboard:  # who stepped along the chart; the step is sent too
+            assert colleague.page.locator("#answers p").inner_text().startswith(f"Answers nearest to step {STEPS - 1}")
         assert colleague.troubles == []
 
 
