@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 from mlflow.artifacts import load_text
+from mlflow.entities import Param
 
 from canary_mlflow.errors import BaselineMoved, NoSuchModel, NoSuchVersion, StoreError, UsageError
 from canary_mlflow.gates.model.policy import Bootstrap, FreshBaseline, Policy
@@ -45,10 +46,17 @@ def test_first_version_begins_as_champion_by_bootstrap(recorded: Any, policy: Po
 
 
 def test_two_sessions_can_be_compared_in_mlflow_by_name_and_number(guarded: Any, policy: Policy) -> None:
-    """A session has the means of its runs as metrics, and its name says its last verdict, version and change first."""
+    """A session has the means of its runs as metrics and their common params, and its name says its last verdict,
+    version and change first. One that is blocked is red, and its runs are not; another verdict may change that."""
+
+    def statuses(session: str) -> list[str]:
+        return [guarded.client.get_run(one).info.status for one in (session, *guarded.children(session))]
+
     sessions = [guarded.session(), guarded.session(slower=2.0)]
     for session in sessions:
         guarded.client.update_run(session, name="dpo tiny-neox smoke")
+        for number, run in enumerate(guarded.children(session)):
+            guarded.client.log_batch(run, params=[Param("cfg/optim", "adamw"), Param("cfg/seed", str(number))])
         gate(guarded.client, guarded.model, guarded.register(session), policy)
     quick, slow = (guarded.client.get_run(session) for session in sessions)
     names = [f"{said}: no recorded change · dpo tiny-neox smoke" for said in ("PASS v2", "BLOCK v3")]
@@ -59,6 +67,10 @@ def test_two_sessions_can_be_compared_in_mlflow_by_name_and_number(guarded: Any,
     assert slow.data.metrics["session/eval_loss"] == pytest.approx(0.45, rel=0.05)
     gate(guarded.client, guarded.model, "3", policy)
     assert guarded.client.get_run(sessions[1]).info.run_name == names[1], "named once"
+    assert [run.data.params for run in (quick, slow)] == [{"cfg/optim": "adamw"}] * 2
+    assert [statuses(one) for one in sessions] == [["FINISHED"] * 4, ["FAILED", *["FINISHED"] * 3]]
+    assert gate(guarded.client, guarded.model, "3", load_policy("files")).word == "PASS"  # which asks for no time
+    assert statuses(sessions[1]) == ["FINISHED"] * 4
 
 
 def test_a_run_that_is_a_versions_evidence_itself_is_left_as_it_is(recorded: Any, policy: Policy) -> None:
