@@ -45,9 +45,10 @@ from canary_mlflow.pages.session import (
     sides_beside,
     targets_of,
 )
-from canary_mlflow.pages.verdict import decided_by, judged
+from canary_mlflow.pages.verdict import judged
 from canary_mlflow.reports import instabilities
 from canary_mlflow.reports.charts import GIVEN
+from canary_mlflow.reports.deciding import decided_by
 from canary_mlflow.reports.view import view_of
 from canary_mlflow.tracking.reading.database import find_run, named_like, read_facts
 from canary_mlflow.tracking.reading.facts import RunFacts, count

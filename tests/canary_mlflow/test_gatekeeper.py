@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -12,6 +14,7 @@ from mlflow import MlflowClient
 from mlflow.artifacts import load_text
 from mlflow.entities import Param
 
+from canary_mlflow.commands.shared import print_decision
 from canary_mlflow.errors import BaselineMoved, NoSuchModel, NoSuchVersion, StoreError, UsageError
 from canary_mlflow.gates.model.policy import Bootstrap, FreshBaseline, Policy
 from canary_mlflow.gates.model.verdict import Outcome, ReasonCode, verdict_from_dict
@@ -25,6 +28,7 @@ from canary_mlflow.registry.judging.records import DESCRIPTION_LIMIT
 from canary_mlflow.registry.judging.unregistered import gate_change, gate_session
 from canary_mlflow.registry.sessions.registering import register_version
 from canary_mlflow.registry.versions import champion_number
+from canary_mlflow.reports.deciding import decided_by
 from canary_mlflow.reports.terminal import render
 
 STOPPED = {"canary.failure": "error", "canary.completed": "false"}
@@ -71,6 +75,28 @@ def test_two_sessions_can_be_compared_in_mlflow_by_name_and_number(guarded: Any,
     assert [statuses(one) for one in sessions] == [["FINISHED"] * 4, ["FAILED", *["FINISHED"] * 3]]
     assert gate(guarded.client, guarded.model, "3", load_policy("files")).word == "PASS"  # which asks for no time
     assert statuses(sessions[1]) == ["FINISHED"] * 4
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_wide_terminal_shows_the_curve_that_decided(guarded: Any, policy: Policy, monkeypatch: Any) -> None:
+    worse = guarded.session(slower=2.0)
+    decision = gate(guarded.client, guarded.model, guarded.register(worse), policy)
+    assert decided_by(decision)[0] == "step_cost"
+    here = decision.store
+    for columns, store, there in (("100", here, 2), ("99", here, 0), ("100", "sqlite:////no/db", 0)):
+        monkeypatch.setenv("COLUMNS", columns)
+        monkeypatch.setattr("sys.stdout", screen := Terminal())
+        print_decision(replace(decision, store=store), full=False)
+        curves = re.findall(r"step cost  (?:baseline |candidate)  (\S{40})  (\S+) kernels", screen.getvalue())
+        assert len(curves) == there, columns
+        if curves:
+            (quick, first), (slow, later) = curves
+            assert (set(quick) <= set("▁▂"), set(slow) <= set("▇█")) == (True, True)
+            assert float(later) == pytest.approx(2 * float(first), rel=0.1)
 
 
 def test_a_run_that_is_a_versions_evidence_itself_is_left_as_it_is(recorded: Any, policy: Policy) -> None:
