@@ -208,11 +208,8 @@ def left(steps: Steps, far: Any) -> int | None:
 def away(known: Mapping[str, Usual], series: Mapping[str, Series]) -> dict[str, Any]:
     """How far each series departs from the reference, in widths, and where it left; a policy, by rollouts."""
     pace = updates_of(series)
-    return {
-        name: vars(departure(known[name].at_pace(pace), found, worse_side(name)))
-        for name, found in series.items()
-        if name in known
-    }
+    return {name: vars(departure(known[name].at_pace(pace), found, worse_side(name)))
+            for name, found in series.items() if name in known}  # fmt: skip
 
 
 def worse_side(name: str) -> str:

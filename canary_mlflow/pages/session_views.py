@@ -49,6 +49,7 @@ from canary_mlflow.pages.verdict import judged
 from canary_mlflow.reports import instabilities
 from canary_mlflow.reports.charts import GIVEN
 from canary_mlflow.reports.deciding import decided_by
+from canary_mlflow.reports.sweep import ends
 from canary_mlflow.reports.view import view_of
 from canary_mlflow.tracking.reading.database import find_run, named_like, read_facts
 from canary_mlflow.tracking.reading.facts import RunFacts, count
@@ -64,8 +65,7 @@ LAST = 1 << 53  # no step is so late
 
 
 def beside(tables: Sequence[tuple[str, Sequence[Answer]]], steps: Sequence[int] = ()) -> list[Row]:
-    """A row for the worst, the best and each fixed prompt, with each table's answer nearest to its step, else its
-    last."""
+    """A row for the worst, the best and each fixed prompt: each table's answer nearest to its step, else its last."""
     sides = [at_step(found, step) for (_, found), step in zip(tables, steps or [LAST] * len(tables), strict=True)]
     asked = dict.fromkeys(key for side in sides for key in side if key not in DRAWN)
     return [(key, found) for key in (*DRAWN, *asked) if any(found := [side.get(key) for side in sides])]
@@ -143,6 +143,7 @@ def page_of(page: SessionPage, query: Sequence[tuple[str, str]], **more: Any) ->
         strips=strips_of(page.recorded),
         tables=tables_of(page),
         beside=beside,
+        ends=ends,
         **more,
     )
 

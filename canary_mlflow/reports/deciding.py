@@ -42,28 +42,28 @@ def in_letters(client: MlflowClient, decision: Decision) -> list[str]:
 
     names = [*decided_by(decision), "loss"]
     sides = {"baseline": decision.verdict.baseline_runs, "candidate": decision.verdict.candidate_runs}
-    runs = {side: read_runs(client, ids, names) for side, ids in sides.items() if ids}
+    runs = {side: read_runs(client, ids, names) for side, ids in sides.items()}
     for name in names:
-        found = {side: [run.series[name] for run in some if name in run.series] for side, some in runs.items()}
-        long = {side: some for side, some in found.items() if some and min(len(one.values) for one in some) >= FEWEST}
-        if "candidate" in long:
-            return drawn(name, long)
+        found = {side: [one.series[name] for one in some if name in one.series] for side, some in runs.items()}
+        if found["candidate"] and all(len(one.values) >= FEWEST for some in found.values() for one in some):
+            return drawn(name, {side: some for side, some in found.items() if some})
     return []
 
 
 def drawn(name: str, sides: dict[str, list[Series]]) -> list[str]:
     """A line for each side: its name, its curve, its first and last value."""
     means = {side: np.mean([stretches(one) for one in some], axis=0) for side, some in sides.items()}
-    finite = [one for line in means.values() for one in line[np.isfinite(line)].tolist()] or [0.0]
+    finite = np.concatenate([line[np.isfinite(line)] for line in means.values()])
+    low, high = (finite.min(), finite.max()) if len(finite) else (0.0, 0.0)
     unit = METRICS[name].unit if name in METRICS else ""
-    ends = {side: [value(float(np.mean([one.values[at] for one in some])), unit) for at in (0, -1)]
-            for side, some in sides.items()}  # fmt: skip
-    curves = {side: "".join(block(one, min(finite), max(finite)) for one in line) for side, line in means.items()}
-    return [f"{label(name)}  {side:9}  {curves[side]}  {' → '.join(ends[side])}" for side in sides]
+    lines = []
+    for side, some in sides.items():
+        ends = " → ".join(value(float(np.mean([one.values[at] for one in some])), unit) for at in (0, -1))
+        lines.append(f"{label(name)}  {side:9}  {''.join(block(one, low, high) for one in means[side])}  {ends}")
+    return lines
 
 
 def stretches(series: Series) -> Sequence[float]:
     """The means of WIDTH stretches, as they are drawn."""
-    values = scaled(series)
-    at = np.linspace(0, len(values), WIDTH + 1).astype(int)
-    return [float(values[start : max(end, start + 1)].mean()) for start, end in pairwise(at.tolist())]
+    values, at = scaled(series), np.linspace(0, len(series.values), WIDTH + 1).astype(int).tolist()
+    return [float(values[start : max(end, start + 1)].mean()) for start, end in pairwise(at)]

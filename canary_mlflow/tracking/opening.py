@@ -203,9 +203,8 @@ def datasets_of(workload: Mapping[str, str]) -> list[Any]:
     """The data as MLflow lists it beside a run, by the digest that the workload has of it."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
-    name = workload.get("data", "training data")
-    of = {"training": (name, workload.get("data_digest") or workload.get("train_data")),
-          "evaluation": ("held-out data", workload.get("eval_data"))}  # fmt: skip
+    name, digest = workload.get("data", "training data"), workload.get("data_digest") or workload.get("train_data")
+    of = {"training": (name, digest), "evaluation": ("held-out data", workload.get("eval_data"))}
     return [
         DatasetInput(Dataset(name[:500], digest[:DIGEST], "canary", "{}"), [InputTag("mlflow.data.context", use)])
         for use, (name, digest) in of.items()
