@@ -7,7 +7,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 import sqlalchemy as sa
@@ -22,6 +21,7 @@ from canary_mlflow.tracking.reading.database import SHORTEST, read_pairs
 from canary_mlflow.tracking.stores.read_only import LATEST, PARAMS, RUNS, TAGS
 
 MATCHES = 5000  # runs that one word or term may match
+ALL = (1 << 31) - 1
 IDS = 50  # that may begin with a word
 SIGNS: Mapping[str, Callable[[Any, Any], Any]] = {
     ">=": operator.ge, "<=": operator.le, "!=": operator.ne, ">": operator.gt, "<": operator.lt, "=": operator.eq,
@@ -80,41 +80,44 @@ def terms_in(words: str) -> tuple[list[Term], str]:
 
 def matching(connection: sa.Connection, words: str) -> Matched:
     """What a search finds: all its terms, in one run, and the words beside them as one part of a name. A term about
-    nothing that is known is a word."""
+    nothing that is known is a word. The database intersects; only the values of what is found are read."""
     terms, rest = terms_in(words)
-    parts: list[set[str]] = []
     keys: dict[str, Sequence[str]] = {}
-    values: dict[str, Mapping[str, str | float]] = {}
+    asked: dict[str, tuple[sa.Select[Any], Mapping[str, str]]] = {}
     for term in terms:
-        known, given = with_setting(connection, term)
-        found: dict[str, str | float] = {**given}
-        if not given and term.name in METRICS and term.name not in GIVEN:
-            found = dict(with_metric(connection, term))
-        elif not known and not found:
-            rest = f"{rest} {term.text}".strip() if len(terms) > 1 else words
-            continue
-        keys[term.text], values[term.text] = known, found
-        parts.append(set(found))
+        known, query, packed = with_setting(connection, term)
+        if query is None and not packed:
+            if term.name in METRICS and term.name not in GIVEN:
+                query = with_metric(term)
+            elif not known:
+                rest = f"{rest} {term.text}".strip() if len(terms) > 1 else words
+                continue
+        nothing = sa.select(PARAMS.c.run_uuid, PARAMS.c.value).where(sa.false())
+        keys[term.text], asked[term.text] = known, (nothing if query is None else query, packed)
+    every = sa.select(RUNS.c.run_uuid, RUNS.c.start_time).where(RUNS.c.lifecycle_stage == "active")
+    of = every.order_by(RUNS.c.start_time.desc()).limit(ALL).subquery()  # sorted first: SQLite stops when it has enough
+    newest = sa.select(of.c.run_uuid).limit(MATCHES)
+    for query, at_default in asked.values():
+        there = sa.exists(query.where(query.selected_columns.run_uuid == of.c.run_uuid).correlate(of))
+        newest = newest.where(sa.or_(there, of.c.run_uuid.in_(at_default)) if at_default else there)
     if rest:
-        parts.append(set(named(connection, rest)))
-    both = newest_of(connection, set.intersection(*parts)) if parts else []
-    parents = parents_of(connection, both)
-    told = {text: {one: written_out(found[one]) for one in both if one in found} for text, found in values.items()}
-    beside = {text: {**found, **of_sessions(found, parents)} for text, found in told.items()}
-    return Matched(ids=[*both, *dict.fromkeys(parents.values())], keys=keys, values=beside)
+        newest = newest.where(of.c.run_uuid.in_(set(named(connection, rest))))
+    if connection.dialect.name != "sqlite":  # where the outer query may be in another order
+        newest = newest.order_by(of.c.start_time.desc())
+    both = connection.execute(newest).scalars().all()
+    parents, values = parents_of(connection, both), {}
+    for text, (query, at_default) in asked.items():
+        rows = connection.execute(query.where(query.selected_columns.run_uuid.in_(both))).all()
+        found = {one: at_default[one] for one in both if one in at_default} | {
+            one: written_out(value) for one, value in rows
+        }
+        values[text] = {**found, **of_sessions(found, parents)}
+    return Matched(ids=[*both, *dict.fromkeys(parents.values())], keys=keys, values=values)
 
 
 def written_out(value: str | float) -> str:
     """A setting as it was given, or a metric's value as people read it."""
     return value if isinstance(value, str) else figure(value)
-
-
-def newest_of(connection: sa.Connection, found: set[str]) -> list[str]:
-    """The newest of these runs, as many as one page may search."""
-    if len(found) <= MATCHES:
-        return sorted(found)
-    every = sa.select(RUNS.c.run_uuid).where(RUNS.c.lifecycle_stage == "active").order_by(RUNS.c.start_time.desc())
-    return list(islice((one for one in connection.execute(every).scalars().all() if one in found), MATCHES))
 
 
 def of_sessions(found: Mapping[str, str], parents: Mapping[str, str]) -> dict[str, str]:
@@ -143,37 +146,34 @@ def escaped(word: str) -> str:
     return word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
-def with_metric(connection: sa.Connection, term: Term) -> dict[str, float]:
-    """Run or session → the metric's last value, where it fits."""
+def with_metric(term: Term) -> sa.Select[Any] | None:
+    """The runs and sessions whose last value of the metric fits, with that; None if the term names no number."""
     try:
         bound = float(term.value)
     except ValueError:
-        return {}
+        return None
     keys = (mlflow_key(term.name), f"{SUMMARY}{term.name}")
     fits = SIGNS[term.sign](LATEST.c.value, bound)
-    query = sa.select(LATEST.c.run_uuid, LATEST.c.value).where(LATEST.c.key.in_(keys), ~LATEST.c.is_nan, fits)
-    return {run_id: value for run_id, value in connection.execute(query).all()}
+    return sa.select(LATEST.c.run_uuid, LATEST.c.value).where(LATEST.c.key.in_(keys), ~LATEST.c.is_nan, fits)
 
 
-def with_setting(connection: sa.Connection, term: Term) -> tuple[list[str], dict[str, str]]:
-    """The params that a term names; and run → value where it fits: of a param, or at its default, which is no param."""
+def with_setting(connection: sa.Connection, term: Term) -> tuple[list[str], sa.Select[Any] | None, dict[str, str]]:
+    """The params that a term names; the runs where one fits, with its value, None for none; and run → value of those
+    where it is at its default, which is no param."""
     keys = params_named(connection, term.names)
-    found: dict[str, str] = {}
-    if keys:
-        query = sa.select(PARAMS.c.run_uuid, PARAMS.c.value).where(PARAMS.c.key.in_(keys))
-        if term.sign == "=":
-            query = query.where(PARAMS.c.value.in_(written(term.value)))
-        rows = connection.execute(query).all()
-        fitting = {value for value in {value for _, value in rows} if term.fits(value)}  # few, in many runs
-        found = {run_id: value for run_id, value in rows if value in fitting}
+    of_keys = sa.select(PARAMS.c.run_uuid, PARAMS.c.value).where(PARAMS.c.key.in_(keys))
+    fitting: Sequence[str] = written(term.value)
+    if term.sign != "=":
+        every = connection.execute(of_keys.with_only_columns(PARAMS.c.value).distinct()).scalars() if keys else ()
+        fitting = [value for value in every if term.fits(value)]  # few, in many runs
+    query = of_keys.where(PARAMS.c.value.in_(fitting))
     names = [name.removeprefix(CONFIG_PREFIX) for name in term.names]
     inside = re.compile(rf'"{CONFIG_PREFIX}(?:[^"]*\.)?(?:{"|".join(map(re.escape, names))})": "([^"]*)"')
     there = sa.or_(*(TAGS.c.value.like(f'%{escaped(name)}": "%', escape="\\") for name in names))
-    packed = sa.select(TAGS.c.run_uuid, TAGS.c.value).where(TAGS.c.key.in_(PACKED), there)
-    for run_id, text in connection.execute(packed.limit(MATCHES)):
-        if run_id not in found and (one := inside.search(text)) is not None and term.fits(one[1]):
-            found[run_id] = one[1]
-    return keys, found
+    packed = sa.select(TAGS.c.run_uuid, TAGS.c.value).where(TAGS.c.key.in_(PACKED), there).limit(MATCHES)
+    found = {run_id: one[1] for run_id, text in connection.execute(packed)
+             if (one := inside.search(text)) is not None and term.fits(one[1])}  # fmt: skip
+    return keys, query if keys and connection.execute(query.limit(1)).first() else None, found
 
 
 def params_named(connection: sa.Connection, names: Sequence[str]) -> list[str]:
