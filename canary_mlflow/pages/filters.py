@@ -108,9 +108,7 @@ def matching(connection: sa.Connection, words: str) -> Matched:
     parents, values = parents_of(connection, both), {}
     for text, (query, at_default) in asked.items():
         rows = connection.execute(query.where(query.selected_columns.run_uuid.in_(both))).all()
-        found = {one: at_default[one] for one in both if one in at_default} | {
-            one: written_out(value) for one, value in rows
-        }
+        found = {**at_default, **{one: written_out(value) for one, value in rows}}
         values[text] = {**found, **of_sessions(found, parents)}
     return Matched(ids=[*both, *dict.fromkeys(parents.values())], keys=keys, values=values)
 
