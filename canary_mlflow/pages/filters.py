@@ -22,6 +22,7 @@ from canary_mlflow.tracking.stores.read_only import LATEST, PARAMS, RUNS, TAGS
 
 MATCHES = 5000  # runs that one word or term may match
 ALL = (1 << 31) - 1
+Found = tuple[Mapping[str, Any], Sequence[sa.Select[Any]]]  # run → value; and queries of what is too much to read
 IDS = 50  # that may begin with a word
 SIGNS: Mapping[str, Callable[[Any, Any], Any]] = {
     ">=": operator.ge, "<=": operator.le, "!=": operator.ne, ">": operator.gt, "<": operator.lt, "=": operator.eq,
@@ -83,33 +84,31 @@ def matching(connection: sa.Connection, words: str) -> Matched:
     nothing that is known is a word. The database intersects; only the values of what is found are read."""
     terms, rest = terms_in(words)
     keys: dict[str, Sequence[str]] = {}
-    asked: dict[str, tuple[sa.Select[Any], Mapping[str, str]]] = {}
+    asked: dict[str, Found] = {}
     for term in terms:
-        known, query, packed = with_setting(connection, term)
-        if query is None and not packed:
-            if term.name in METRICS and term.name not in GIVEN:
-                query = with_metric(term)
-            elif not known:
-                rest = f"{rest} {term.text}".strip() if len(terms) > 1 else words
-                continue
-        nothing = sa.select(PARAMS.c.run_uuid, PARAMS.c.value).where(sa.false())
-        keys[term.text], asked[term.text] = known, (nothing if query is None else query, packed)
+        known, found = with_setting(connection, term)
+        if not any(found) and term.name in METRICS and term.name not in GIVEN:
+            found = with_metric(connection, term)
+        elif not known and not any(found):
+            rest = f"{rest} {term.text}".strip() if len(terms) > 1 else words
+            continue
+        keys[term.text], asked[term.text] = known, found
     every = sa.select(RUNS.c.run_uuid, RUNS.c.start_time).where(RUNS.c.lifecycle_stage == "active")
     of = every.order_by(RUNS.c.start_time.desc()).limit(ALL).subquery()  # sorted first: SQLite stops when it has enough
     newest = sa.select(of.c.run_uuid).limit(MATCHES)
-    for query, at_default in asked.values():
-        there = sa.exists(query.where(query.selected_columns.run_uuid == of.c.run_uuid).correlate(of))
-        newest = newest.where(sa.or_(there, of.c.run_uuid.in_(at_default)) if at_default else there)
+    for few, many in asked.values():
+        each = [sa.exists(one.where(one.selected_columns.run_uuid == of.c.run_uuid).correlate(of)) for one in many]
+        newest = newest.where(sa.or_(of.c.run_uuid.in_(few), *each))
     if rest:
         newest = newest.where(of.c.run_uuid.in_(set(named(connection, rest))))
     if connection.dialect.name != "sqlite":  # where the outer query may be in another order
         newest = newest.order_by(of.c.start_time.desc())
     both = connection.execute(newest).scalars().all()
     parents, values = parents_of(connection, both), {}
-    for text, (query, at_default) in asked.items():
-        rows = connection.execute(query.where(query.selected_columns.run_uuid.in_(both))).all()
-        found = {**at_default, **{one: written_out(value) for one, value in rows}}
-        values[text] = {**found, **of_sessions(found, parents)}
+    for text, (few, many) in asked.items():
+        rows = [row for one in many for row in connection.execute(one.where(one.selected_columns.run_uuid.in_(both)))]
+        told = {one: written_out(value) for one, value in [*few.items(), *rows]}
+        values[text] = {**told, **of_sessions(told, parents)}
     return Matched(ids=[*both, *dict.fromkeys(parents.values())], keys=keys, values=values)
 
 
@@ -144,34 +143,37 @@ def escaped(word: str) -> str:
     return word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
-def with_metric(term: Term) -> sa.Select[Any] | None:
-    """The runs and sessions whose last value of the metric fits, with that; None if the term names no number."""
+def sought(connection: sa.Connection, query: sa.Select[Any]) -> Found:
+    """What a query of runs and values finds: all of it, or the query if that is much."""
+    rows = connection.execute(query.limit(MATCHES + 1)).all()
+    return ({}, (query,)) if len(rows) > MATCHES else ({run_id: value for run_id, value in rows}, ())
+
+
+def with_metric(connection: sa.Connection, term: Term) -> Found:
+    """The runs and sessions whose last value of the metric fits, with that."""
     try:
         bound = float(term.value)
     except ValueError:
-        return None
-    keys = (mlflow_key(term.name), f"{SUMMARY}{term.name}")
+        return {}, ()
+    of_keys = LATEST.c.key.in_((mlflow_key(term.name), f"{SUMMARY}{term.name}"))
     fits = SIGNS[term.sign](LATEST.c.value, bound)
-    return sa.select(LATEST.c.run_uuid, LATEST.c.value).where(LATEST.c.key.in_(keys), ~LATEST.c.is_nan, fits)
+    return sought(connection, sa.select(LATEST.c.run_uuid, LATEST.c.value).where(of_keys, ~LATEST.c.is_nan, fits))
 
 
-def with_setting(connection: sa.Connection, term: Term) -> tuple[list[str], sa.Select[Any] | None, dict[str, str]]:
-    """The params that a term names; the runs where one fits, with its value, None for none; and run → value of those
-    where it is at its default, which is no param."""
+def with_setting(connection: sa.Connection, term: Term) -> tuple[list[str], Found]:
+    """The params that a term names; and the runs where one fits, also at its default, which is no param."""
     keys = params_named(connection, term.names)
     of_keys = sa.select(PARAMS.c.run_uuid, PARAMS.c.value).where(PARAMS.c.key.in_(keys))
-    fitting: Sequence[str] = written(term.value)
-    if term.sign != "=":
-        every = connection.execute(of_keys.with_only_columns(PARAMS.c.value).distinct()).scalars() if keys else ()
-        fitting = [value for value in every if term.fits(value)]  # few, in many runs
-    query = of_keys.where(PARAMS.c.value.in_(fitting))
+    every = of_keys.with_only_columns(PARAMS.c.value).distinct()
+    fitting = written(term.value) if term.sign == "=" else filter(term.fits, connection.execute(every).scalars())
+    few, many = sought(connection, of_keys.where(PARAMS.c.value.in_(list(fitting))))
     names = [name.removeprefix(CONFIG_PREFIX) for name in term.names]
     inside = re.compile(rf'"{CONFIG_PREFIX}(?:[^"]*\.)?(?:{"|".join(map(re.escape, names))})": "([^"]*)"')
     there = sa.or_(*(TAGS.c.value.like(f'%{escaped(name)}": "%', escape="\\") for name in names))
     packed = sa.select(TAGS.c.run_uuid, TAGS.c.value).where(TAGS.c.key.in_(PACKED), there).limit(MATCHES)
-    found = {run_id: one[1] for run_id, text in connection.execute(packed)
-             if (one := inside.search(text)) is not None and term.fits(one[1])}  # fmt: skip
-    return keys, query if keys and connection.execute(query.limit(1)).first() else None, found
+    at_default = {run_id: one[1] for run_id, text in connection.execute(packed)
+                  if (one := inside.search(text)) is not None and term.fits(one[1])}  # fmt: skip
+    return keys, ({**at_default, **few}, many)
 
 
 def params_named(connection: sa.Connection, names: Sequence[str]) -> list[str]:
