@@ -1,12 +1,13 @@
 """How fast the live pages answer over a store that is in use.
 
     python benchmarks/page.py [--requests 31] [--running 50] [--sessions 1250] [--steps 100000] [--series 12]
-                              [--postgres]
+                              [--verdicts 30] [--postgres]
 
-Makes a SQLite store, or a PostgreSQL cluster of its own, with that many running and finished sessions and one long run,
-serves it with `canary ui`, and gives the median and the slowest of that many requests for each page and each refresh,
-with the bytes that a browser receives; the very first look at the long run: its first curves, of a few points each, and
-all its points; and the statements that a refresh sends to the table of points. The last line is one JSON object.
+Makes a SQLite store, or a PostgreSQL cluster of its own, with that many running and finished sessions, 40 models of
+that many verdicts and one long run, serves it with `canary ui`, and gives the median and the slowest of that many
+requests for each page and each refresh, with the bytes that a browser receives; the very first look at the long run:
+its first curves, of a few points each, and all its points; and the statements that a refresh sends to the table of
+points. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -22,19 +23,21 @@ import urllib.request
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
+from mlflow import MlflowClient
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "benchmarks")]
 
 from browser import canary_ui  # noqa: E402
 from cluster import cluster  # noqa: E402
 
-IN_SESSION, LAST = 4, 1
+IN_SESSION, LAST, MODELS = 4, 1, 40
 WORDS, TIERS = ("PASS", "PASS", "PASS", "BLOCK", "INCONCLUSIVE"), ("smoke", "nightly", "perf")
 NONE: dict[str, str] = {}
 PARAMS = {f"cfg/some.key_{number}": str(number) for number in range(10)}
@@ -94,8 +97,8 @@ def fill(uri: str, running: int, sessions: int, steps: int, series: int) -> tupl
     with sa.create_engine(uri, poolclass=sa.pool.NullPool).connect() as database:
         for number in range(sessions):
             word, tier = WORDS[number % len(WORDS)], TIERS[number % len(TIERS)]
-            about = {"canary.model_name": f"model-{number % 40}", "canary.tier": tier}
-            mine = {"canary.role": "session", "canary.verdict": word, **about}
+            about = {"canary.model_name": f"model-{number % MODELS}", "canary.tier": tier}
+            mine = {"canary.role": "session", "canary.verdict": word, "canary.changed": f"trl 1.{number % 9}", **about}
             session = rows.run(now - number * 60_000, "FINISHED", mine, 0)
             rate = {"cfg/train.learning_rate": "0.02" if number == sessions // 2 else "0.002"}
             for seed in range(IN_SESSION):
@@ -126,7 +129,32 @@ def database(folder: Path, postgres: bool) -> Iterator[str]:
         yield made.uri("pages")
 
 
-def pages(requests: int, running: int, sessions: int, steps: int, series: int, postgres: bool) -> dict[str, Any]:
+def judge(uri: str, verdicts: int) -> None:
+    """A ledger with so many verdicts on each of the models, in turn."""
+    from ledger import record  # sets CANARY_KEYS to a folder of its own
+
+    from canary_mlflow.ledger import table
+    from canary_mlflow.ledger.chain import signed
+    from canary_mlflow.ledger.keys import key_folder, load_signer
+    from canary_mlflow.registry.plugin import guarded_store
+
+    guarded_store(uri, "")
+    client, signer = MlflowClient(uri, uri), load_signer(key_folder())
+    for number in range(MODELS):
+        client.create_registered_model(f"model-{number}")
+    with sa.create_engine(uri, poolclass=sa.pool.NullPool).begin() as connection:
+        last = table.last(connection)
+        for number in range(verdicts * MODELS):
+            made = record(2 * number)  # the others are no verdicts
+            facts = {**made.facts, "changed": f"trl 1.{number}"}
+            made = replace(made, model=f"model-{number % MODELS}", version=number // MODELS + 1, facts=facts)
+            last = signed(made, last, signer)
+            table.append(connection, last)
+
+
+def pages(
+    requests: int, running: int, sessions: int, steps: int, series: int, verdicts: int, postgres: bool
+) -> dict[str, Any]:
     """Milliseconds by page."""
     from canary_mlflow.tracking.stores.store import prepare_store
 
@@ -135,9 +163,11 @@ def pages(requests: int, running: int, sessions: int, steps: int, series: int, p
         os.environ["CANARY_CACHE"] = str(folder / "cache")
         prepare_store(uri)
         long, session = fill(uri, running, sessions, steps, series)
+        judge(uri, verdicts)
         points = f"{steps * series / 1e6:g} million points"
         addresses = {
-            "overview, and each of its refreshes": "/canary",
+            "overview with the wall, and each of its refreshes": "/canary",
+            "a model, all its verdicts": "/canary/model?name=model-0",
             "a run": f"/canary/run?id={long}",
             "its first curves": f"/canary/run.json?id={long}&rough=1",
             "a refresh of its curves": f"/canary/run.json?id={long}&after={steps}",
@@ -151,6 +181,11 @@ def pages(requests: int, running: int, sessions: int, steps: int, series: int, p
             "the index, warned": "/canary/sessions?warned=1",
             "the index, by name, half way": f"/canary/sessions?sort=name&skip={sessions * (IN_SESSION + 1) // 2}",
             "the index, one learning rate": "/canary/sessions?q=learning_rate%3D2e-2",
+            "the index, a metric": "/canary/sessions?q=loss%3C2",
+            "the index, a metric and a setting": "/canary/sessions?q=loss%3C2+lr%3E1e-3",
+            "the index, grouped by model": "/canary/sessions?sort=model",
+            "the index, grouped by what changed": "/canary/sessions?sort=changed",
+            "the index of runs, grouped by seed": "/canary/sessions?what=runs&sort=seed",
             "the index, part of a name": "/canary/sessions?q=run+ab",
             "the index of runs": "/canary/sessions?what=runs",
         }
@@ -159,13 +194,13 @@ def pages(requests: int, running: int, sessions: int, steps: int, series: int, p
             get(f"{address}/canary/run?id={long}")  # loads what a server loads with its first page
             for name, more in (("first curves", "&rough=1"), (f"and then all {points}", "")):
                 found[name] = timed(f"{address}/canary/session.json?id={session}{more}")
-                print(f"{name:<46} {found[name]:8.1f} ms")
+                print(f"{name:<50} {found[name]:8.1f} ms")
             for name, path in addresses.items():
                 asked = requests if "million" not in name else min(requests, 5)
                 size = len(get(address + path))  # the first is warm-up
                 took = [timed(address + path) for _ in range(asked)]
                 found[name] = {"median_ms": statistics.median(took), "slowest_ms": max(took), "bytes": size}
-                print(f"{name:<46} {statistics.median(took):8.1f} ms {max(took):8.1f} ms {size / 1024:8.1f} KiB")
+                print(f"{name:<50} {statistics.median(took):8.1f} ms {max(took):8.1f} ms {size / 1024:8.1f} KiB")
         found["statements"] = statements(uri, long, steps)
         print(f"statements to the points per refresh of a run: {found['statements']}, over one connection")
     return found
@@ -209,6 +244,7 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=1250, help="sessions that have finished, of four runs each")
     parser.add_argument("--steps", type=int, default=100_000, help="of the long run")
     parser.add_argument("--series", type=int, default=len(SERIES), help="that each run has")
+    parser.add_argument("--verdicts", type=int, default=30, help="in the ledger, on each of the models")
     parser.add_argument("--postgres", action="store_true", help="instead of SQLite")
     print(json.dumps(pages(**vars(parser.parse_args()))))
 

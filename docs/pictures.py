@@ -126,6 +126,7 @@ def live(folder: Path, uri: str, address: str, browser: Any, place: Path) -> Non
             seen.until("charts[0].lines.loss?.steps.at(-1) > 150", 120)
             run = seen.page.url.removeprefix(address)
             save(seen, place / "live.png")
+            watched(uri, run.rpartition("=")[2], browser, place)
             save(seen.open("/canary"), place / "overview.png")
         with window(browser, address, height=1100, dark=True) as seen:
             save(seen.open(run), place / "dark.png")
@@ -133,6 +134,34 @@ def live(folder: Path, uri: str, address: str, browser: Any, place: Path) -> Non
             save(seen.open(run), place / "phone.png")
     finally:
         training.wait()
+
+
+def watched(uri: str, run_id: str, browser: Any, place: Path) -> None:
+    """What `canary watch` shows of the run at this moment, in a terminal of 100 columns."""
+    from rich.console import Console
+    from rich.terminal_theme import MONOKAI
+
+    from canary_mlflow.reports.following import WATCHED, look, screen
+    from canary_mlflow.tracking.stores.store import reading_store
+
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:
+        console = Console(record=True, width=100, file=nowhere, force_terminal=True, color_system="truecolor")
+        console.print(screen(look(reading_store(uri), run_id, WATCHED), int(time.time() * 1000), ""))
+    page = place / "watch.html"
+    inside = '<pre style="font: 15px/1.35 DejaVu Sans Mono, monospace; padding: 12px; margin: 0">{code}</pre>'
+    console.save_html(
+        str(page),
+        theme=MONOKAI,
+        code_format=f"<body style='margin: 0; background: {{background}}; color: {{foreground}}'>{inside}",
+        inline_styles=True,
+    )
+    with window(browser, "file://", width=960, height=680) as seen:
+        seen.open(str(page))
+        seen.page.set_viewport_size(
+            {"width": 960, "height": seen.page.evaluate("document.querySelector('pre').offsetHeight")}
+        )
+        save(seen, place / "watch.png")
+    page.unlink()
 
 
 def report(folder: Path, uri: str, browser: Any, place: Path) -> None:
@@ -153,10 +182,15 @@ def report(folder: Path, uri: str, browser: Any, place: Path) -> None:
 
 def save(seen: Window, file: Path) -> None:
     """What the window shows, as a PNG with a palette: a third of the size."""
-    from PIL import Image
-
     seen.page.wait_for_timeout(500)
     seen.page.screenshot(path=str(file))
+    pressed(file)
+
+
+def pressed(file: Path) -> None:
+    """The picture with a palette."""
+    from PIL import Image
+
     with Image.open(file) as picture:
         picture.convert("RGB").quantize(255, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
             file, optimize=True

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from pictures import CHROMIUM, MISSING, MODEL, PLACE, canary_ui, chromium, verdicts, window
+from pictures import CHROMIUM, MISSING, MODEL, PLACE, canary_ui, chromium, pressed, verdicts, window
 
 COLUMNS = ("tags.`canary.verdict`", "tags.`canary.seed`", "metrics.`perf/step_cost`", "metrics.`quality/eval_loss`",
            "metrics.`stability/loss`")  # fmt: skip
@@ -71,7 +71,7 @@ def shoot(page: Any, address: str, path: Path) -> None:
     page.goto(address)
     page.wait_for_timeout(SETTLED)
     page.screenshot(path=path)
-    print(path)
+    pressed(path)
 
 
 if __name__ == "__main__":

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from canary_mlflow.edge import reader_left
-from canary_mlflow.errors import UsageError
+from canary_mlflow.errors import CanaryError, UsageError
 from canary_mlflow.shown import json_text
 
 if TYPE_CHECKING:
@@ -70,10 +71,23 @@ def print_decision(decision: Decision, as_json: bool = False, *, full: bool) -> 
     try:
         if as_json:
             click.echo(verdict_json(decision), nl=False)
-        terminal.show(decision, sys.stderr if as_json else sys.stdout, full=full)
+        terminal.show(decision, sys.stderr if as_json else sys.stdout, full=full, curve=partial(curve_of, decision))
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has left (`… | head`); the decision and its exit code stand
         reader_left()
+
+
+def curve_of(decision: Decision) -> list[str]:
+    """The curve that decided, in letters; none of files, nor where the store cannot be read."""
+    from mlflow.exceptions import MlflowException
+
+    from canary_mlflow.reports.deciding import in_letters
+    from canary_mlflow.tracking.stores.store import reading_store
+
+    try:
+        return in_letters(reading_store(decision.store), decision) if decision.store else []
+    except (CanaryError, MlflowException):
+        return []
 
 
 def print_json(schema: str, value: Mapping[str, Any]) -> None:

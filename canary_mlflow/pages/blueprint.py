@@ -39,6 +39,7 @@ ROUTES: dict[str, Callable[[], Any]] = {
     "/session.csv": session_views.session_csv,
     "/clock.json": session_views.clock_json,
     "/compare": session_views.compare,
+    "/answers": session_views.answers,
     "/verdict": verdict.verdict,
     "/model": models.model,
     "/model.json": models.model_json,

@@ -7,7 +7,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 import sqlalchemy as sa
@@ -22,6 +21,8 @@ from canary_mlflow.tracking.reading.database import SHORTEST, read_pairs
 from canary_mlflow.tracking.stores.read_only import LATEST, PARAMS, RUNS, TAGS
 
 MATCHES = 5000  # runs that one word or term may match
+ALL = (1 << 31) - 1
+Found = tuple[Mapping[str, Any], Sequence[sa.Select[Any]]]  # run → value; and queries of what is too much to read
 IDS = 50  # that may begin with a word
 SIGNS: Mapping[str, Callable[[Any, Any], Any]] = {
     ">=": operator.ge, "<=": operator.le, "!=": operator.ne, ">": operator.gt, "<": operator.lt, "=": operator.eq,
@@ -80,41 +81,40 @@ def terms_in(words: str) -> tuple[list[Term], str]:
 
 def matching(connection: sa.Connection, words: str) -> Matched:
     """What a search finds: all its terms, in one run, and the words beside them as one part of a name. A term about
-    nothing that is known is a word."""
+    nothing that is known is a word. The database intersects; only the values of what is found are read."""
     terms, rest = terms_in(words)
-    parts: list[set[str]] = []
     keys: dict[str, Sequence[str]] = {}
-    values: dict[str, Mapping[str, str | float]] = {}
+    asked: dict[str, Found] = {}
     for term in terms:
-        known, given = with_setting(connection, term)
-        found: dict[str, str | float] = {**given}
-        if not given and term.name in METRICS and term.name not in GIVEN:
-            found = dict(with_metric(connection, term))
-        elif not known and not found:
+        known, found = with_setting(connection, term)
+        if not any(found) and term.name in METRICS and term.name not in GIVEN:
+            found = with_metric(connection, term)
+        elif not known and not any(found):
             rest = f"{rest} {term.text}".strip() if len(terms) > 1 else words
             continue
-        keys[term.text], values[term.text] = known, found
-        parts.append(set(found))
+        keys[term.text], asked[term.text] = known, found
+    every = sa.select(RUNS.c.run_uuid, RUNS.c.start_time).where(RUNS.c.lifecycle_stage == "active")
+    of = every.order_by(RUNS.c.start_time.desc()).limit(ALL).subquery()  # sorted first: SQLite stops when it has enough
+    newest = sa.select(of.c.run_uuid).limit(MATCHES)
+    for few, many in asked.values():
+        each = [sa.exists(one.where(one.selected_columns.run_uuid == of.c.run_uuid).correlate(of)) for one in many]
+        newest = newest.where(sa.or_(of.c.run_uuid.in_(few), *each))
     if rest:
-        parts.append(set(named(connection, rest)))
-    both = newest_of(connection, set.intersection(*parts)) if parts else []
-    parents = parents_of(connection, both)
-    told = {text: {one: written_out(found[one]) for one in both if one in found} for text, found in values.items()}
-    beside = {text: {**found, **of_sessions(found, parents)} for text, found in told.items()}
-    return Matched(ids=[*both, *dict.fromkeys(parents.values())], keys=keys, values=beside)
+        newest = newest.where(of.c.run_uuid.in_(set(named(connection, rest))))
+    if connection.dialect.name != "sqlite":  # where the outer query may be in another order
+        newest = newest.order_by(of.c.start_time.desc())
+    both = connection.execute(newest).scalars().all()
+    parents, values = parents_of(connection, both), {}
+    for text, (few, many) in asked.items():
+        rows = [row for one in many for row in connection.execute(one.where(one.selected_columns.run_uuid.in_(both)))]
+        told = {one: written_out(value) for one, value in [*few.items(), *rows]}
+        values[text] = {**told, **of_sessions(told, parents)}
+    return Matched(ids=[*both, *dict.fromkeys(parents.values())], keys=keys, values=values)
 
 
 def written_out(value: str | float) -> str:
     """A setting as it was given, or a metric's value as people read it."""
     return value if isinstance(value, str) else figure(value)
-
-
-def newest_of(connection: sa.Connection, found: set[str]) -> list[str]:
-    """The newest of these runs, as many as one page may search."""
-    if len(found) <= MATCHES:
-        return sorted(found)
-    every = sa.select(RUNS.c.run_uuid).where(RUNS.c.lifecycle_stage == "active").order_by(RUNS.c.start_time.desc())
-    return list(islice((one for one in connection.execute(every).scalars().all() if one in found), MATCHES))
 
 
 def of_sessions(found: Mapping[str, str], parents: Mapping[str, str]) -> dict[str, str]:
@@ -143,37 +143,37 @@ def escaped(word: str) -> str:
     return word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
-def with_metric(connection: sa.Connection, term: Term) -> dict[str, float]:
-    """Run or session → the metric's last value, where it fits."""
+def sought(connection: sa.Connection, query: sa.Select[Any]) -> Found:
+    """What a query of runs and values finds: all of it, or the query if that is much."""
+    rows = connection.execute(query.limit(MATCHES + 1)).all()
+    return ({}, (query,)) if len(rows) > MATCHES else ({run_id: value for run_id, value in rows}, ())
+
+
+def with_metric(connection: sa.Connection, term: Term) -> Found:
+    """The runs and sessions whose last value of the metric fits, with that."""
     try:
         bound = float(term.value)
     except ValueError:
-        return {}
-    keys = (mlflow_key(term.name), f"{SUMMARY}{term.name}")
+        return {}, ()
+    of_keys = LATEST.c.key.in_((mlflow_key(term.name), f"{SUMMARY}{term.name}"))
     fits = SIGNS[term.sign](LATEST.c.value, bound)
-    query = sa.select(LATEST.c.run_uuid, LATEST.c.value).where(LATEST.c.key.in_(keys), ~LATEST.c.is_nan, fits)
-    return {run_id: value for run_id, value in connection.execute(query).all()}
+    return sought(connection, sa.select(LATEST.c.run_uuid, LATEST.c.value).where(of_keys, ~LATEST.c.is_nan, fits))
 
 
-def with_setting(connection: sa.Connection, term: Term) -> tuple[list[str], dict[str, str]]:
-    """The params that a term names; and run → value where it fits: of a param, or at its default, which is no param."""
+def with_setting(connection: sa.Connection, term: Term) -> tuple[list[str], Found]:
+    """The params that a term names; and the runs where one fits, also at its default, which is no param."""
     keys = params_named(connection, term.names)
-    found: dict[str, str] = {}
-    if keys:
-        query = sa.select(PARAMS.c.run_uuid, PARAMS.c.value).where(PARAMS.c.key.in_(keys))
-        if term.sign == "=":
-            query = query.where(PARAMS.c.value.in_(written(term.value)))
-        rows = connection.execute(query).all()
-        fitting = {value for value in {value for _, value in rows} if term.fits(value)}  # few, in many runs
-        found = {run_id: value for run_id, value in rows if value in fitting}
+    of_keys = sa.select(PARAMS.c.run_uuid, PARAMS.c.value).where(PARAMS.c.key.in_(keys))
+    every = of_keys.with_only_columns(PARAMS.c.value).distinct()
+    fitting = written(term.value) if term.sign == "=" else filter(term.fits, connection.execute(every).scalars())
+    few, many = sought(connection, of_keys.where(PARAMS.c.value.in_(list(fitting))))
     names = [name.removeprefix(CONFIG_PREFIX) for name in term.names]
     inside = re.compile(rf'"{CONFIG_PREFIX}(?:[^"]*\.)?(?:{"|".join(map(re.escape, names))})": "([^"]*)"')
     there = sa.or_(*(TAGS.c.value.like(f'%{escaped(name)}": "%', escape="\\") for name in names))
-    packed = sa.select(TAGS.c.run_uuid, TAGS.c.value).where(TAGS.c.key.in_(PACKED), there)
-    for run_id, text in connection.execute(packed.limit(MATCHES)):
-        if run_id not in found and (one := inside.search(text)) is not None and term.fits(one[1]):
-            found[run_id] = one[1]
-    return keys, found
+    packed = sa.select(TAGS.c.run_uuid, TAGS.c.value).where(TAGS.c.key.in_(PACKED), there).limit(MATCHES)
+    at_default = {run_id: one[1] for run_id, text in connection.execute(packed)
+                  if (one := inside.search(text)) is not None and term.fits(one[1])}  # fmt: skip
+    return keys, ({**at_default, **few}, many)
 
 
 def params_named(connection: sa.Connection, names: Sequence[str]) -> list[str]:

@@ -34,12 +34,16 @@ SHOWN = (*KEYS, tags.VERSION, tags.CHANGED, tags.VERDICT_REASON, tags.ALGO, tags
          tags.WATCH_WARNINGS, tags.WATCHED, tags.FAILURE, tags.FAILURE_REASON, tags.RUN_NAME)  # fmt: skip
 WARNED = ("warned", "critical", "stopped")
 NOT_JUDGED, RUNNING = "none", "RUNNING"
-ORDERS = {
+ORDERS: dict[str, tuple[Any, ...]] = {
     "new": (RUNS.c.start_time.desc(), RUNS.c.run_uuid),
     "old": (RUNS.c.start_time, RUNS.c.run_uuid),
     "long": ((RUNS.c.end_time - RUNS.c.start_time).desc(), RUNS.c.run_uuid),
     "name": (RUNS.c.name, RUNS.c.run_uuid),
 }
+GROUPS = {"model": tags.MODEL_NAME, "seed": tags.SEED, "changed": tags.CHANGED}
+for order, tag in GROUPS.items():  # by a tag, under a heading for each value
+    said = sa.select(TAGS.c.value).where(TAGS.c.run_uuid == RUNS.c.run_uuid, TAGS.c.key == tag).scalar_subquery()
+    ORDERS[order] = (said.nulls_last(), *ORDERS["new"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +181,7 @@ def sessions() -> str:
     tiers = sorted({*policy_names(), *filter(None, (asked.tier,))})
     return rendered(
         "canary/sessions.html", page=found, chips=chips_of(asked, page), first=page(), tiers=tiers,
-        further=page(skip=found.further),
+        further=page(skip=found.further), group=GROUPS.get(asked.sort),
         verdicts=(*(word.value for word in Outcome), NOT_JUDGED, RUNNING),
     )  # fmt: skip
 

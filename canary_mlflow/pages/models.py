@@ -16,7 +16,8 @@ from canary_mlflow.ledger import table
 from canary_mlflow.ledger.chain import Kind, Row
 from canary_mlflow.mlflow_internals import active_workspace
 from canary_mlflow.pages.requests import argument, as_answer, readers, registry_database, rendered, runs_database
-from canary_mlflow.registry.policies.in_force import said_by
+from canary_mlflow.registry.guard.evaluated import WITHDRAWN
+from canary_mlflow.registry.policies.in_force import matches, pattern_of, said_by
 from canary_mlflow.registry.versions import CHAMPION
 from canary_mlflow.tracking.reading.database import read_facts
 from canary_mlflow.tracking.reading.facts import RunFacts
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 BY_HAND = (Kind.BLESS, Kind.OVERRIDE, Kind.ROLLBACK, Kind.ADOPT, Kind.FACTS, Kind.REQUEST)
 Point = tuple[int, int, float, str, float | None]
-SHOWN = (Kind.FACTS, Kind.REQUEST)  # not about an alias, but still part of a decision about the champion
+SHOWN = (Kind.FACTS, Kind.REQUEST, Kind.EVALS)  # not about an alias, but still part of a decision about the champion
 MOST = 500  # versions or sessions of a model that are searched
 
 
@@ -141,7 +142,18 @@ class Entry:
     @property
     def by_hand(self) -> bool:
         """Whether a person decided."""
-        return self.row.kind in BY_HAND
+        return self.row.kind in BY_HAND or self.row.word == WITHDRAWN
+
+    @property
+    def word(self) -> str:
+        """The verdict or act: `PASS`, `evals withdrawn`."""
+        return f"evals {self.row.word}" if self.row.kind == Kind.EVALS else self.row.word
+
+    @property
+    def about(self) -> str:
+        """`version 4`, `strict for sft-*`."""
+        policy = f"{self.facts.get('policy', '')} for {pattern_of(self.row)}"
+        return policy if self.row.kind == Kind.POLICY else f"version {self.row.version}"
 
     @property
     def why(self) -> str:
@@ -206,7 +218,10 @@ def read_history(model: str) -> History:
     champion = dict(read_champions(connection, model)).get(model)
     guarded = has_ledger(connection)
     rows = list(table.read(connection, model, active_workspace())) if guarded else []
-    entries = [Entry(row=row, facts=said_by(row)) for row in rows if row.alias == CHAMPION or row.kind in SHOWN]
+    every = table.read(connection, "", active_workspace(), kind=Kind.POLICY) if guarded else ()
+    rows = [row for row in rows if row.alias == CHAMPION or row.kind in SHOWN]
+    rows += [row for row in every if matches(pattern_of(row), model)]
+    entries = [Entry(row=row, facts=said_by(row)) for row in sorted(rows, key=lambda row: row.seq)]
     moves = [entry for entry in entries if entry.row.moves and entry.row.alias == CHAMPION]
     reigns = [Reign(entry=entry, until=after) for entry, after in zip_longest(moves, moves[1:])]
     return History(
@@ -218,6 +233,15 @@ def read_history(model: str) -> History:
         overrides=[entry for entry in entries[::-1] if entry.by_hand],
         trends=trends_of(entries),
     )
+
+
+def evaluated(model: str, version: int | str | None) -> list[Entry]:
+    """The rows on a version's evaluations, oldest first: what was added, and what was withdrawn."""
+    connection = registry_database()
+    if not version or not has_ledger(connection):
+        return []
+    rows = table.read(connection, model, active_workspace(), kind=Kind.EVALS, version=int(version))
+    return [Entry(row=row, facts=said_by(row)) for row in rows]
 
 
 def trends_of(entries: Sequence[Entry]) -> list[Trend]:

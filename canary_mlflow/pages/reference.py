@@ -22,7 +22,7 @@ from canary_mlflow.pages.requests import readers, registry_database, runs_databa
 from canary_mlflow.pages.series import read_series
 from canary_mlflow.pages.verdict import judged
 from canary_mlflow.policies import load_policy, policy_names
-from canary_mlflow.reports.charts import Band, Values, envelope, thinned
+from canary_mlflow.reports.charts import Band, Steps, Values, envelope, thinned
 from canary_mlflow.tracking.reading.database import children_of, read_facts
 from canary_mlflow.tracking.reading.facts import RunFacts, count
 
@@ -162,52 +162,59 @@ def tolerated(rule: MetricRule | None, level: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Departure:
-    """`farthest`: the largest distance outside, in widths. `step`: where it left the band and stayed out, None if it
-    did not. `now`: where it is at its last step: above, below, inside, or not a number."""
+    """`far`: the largest distance outside, in widths. `step`: where it left the band to the worse side and stayed
+    out, None if it did not; `ahead`: the same, to the better side. `now`: where it is at its last step: above, below,
+    better, inside, or not a number."""
 
-    farthest: float
+    far: float
     step: int | None = None
+    ahead: int | None = None
     now: str = "inside"
 
 
-def departure(usual: Usual, series: Series) -> Departure:
-    """The departure of a series, or of a stretch of it. Steps that the reference never reached are ignored."""
+def departure(usual: Usual, series: Series, worse: str = "both") -> Departure:
+    """The departure of a series, or of a stretch of it, which is worse when higher, lower or both. Steps that the
+    reference never reached are ignored."""
     from scipy.ndimage import median_filter  # not above: each session would load it, and compares no curves
 
     if not series.finite.all():
-        return Departure(farthest=FARTHEST, step=int(series.steps[~series.finite][0]), now="not a number")
+        return Departure(far=FARTHEST, step=int(series.steps[~series.finite][0]), now="not a number")
     at = np.searchsorted(usual.band.steps, series.steps, side="right") - 1
     known = (at >= 0) & (series.steps <= usual.band.steps[-1])
     if not known.any():
-        return Departure(farthest=0.0)
+        return Departure(far=0.0)
     steps, values, at = series.steps[known], series.values[known], at[known]
     low, high = usual.band.low[at], usual.band.high[at]
     outside = np.where(values > high, values - high, np.where(values < low, values - low, 0.0)) / usual.width
     smooth = median_filter(outside, size=STAYS, mode="nearest") if len(outside) >= STAYS else outside
-    far = np.abs(smooth) > 1
+    gone = {"higher": left(steps, smooth > 1), "lower": left(steps, smooth < -1)}
+    ahead = gone.pop({"higher": "lower", "lower": "higher"}.get(worse, ""), None)
+    at_end = "above" if smooth[-1] > 1 else "below" if smooth[-1] < -1 else "inside"
+    return Departure(
+        far=round(min(FARTHEST, float(np.abs(smooth).max())), 3),
+        step=min((one for one in gone.values() if one is not None), default=None),
+        ahead=ahead,
+        now="better" if (at_end, worse) in (("above", "lower"), ("below", "higher")) else at_end,
+    )
+
+
+def left(steps: Steps, far: Any) -> int | None:
+    """The step from which it is far out for STAYS rows, None if it never is."""
     stays = min(STAYS, len(far))
     runs = np.convolve(far, np.ones(stays), mode="valid") >= stays
-    first = int(np.argmax(runs)) if runs.any() else None
-    return Departure(
-        farthest=min(FARTHEST, float(np.abs(smooth).max())),
-        step=None if first is None else int(steps[first]),
-        now="above" if smooth[-1] > 1 else "below" if smooth[-1] < -1 else "inside",
-    )
+    return int(steps[int(np.argmax(runs))]) if runs.any() else None
 
 
 def away(known: Mapping[str, Usual], series: Mapping[str, Series]) -> dict[str, Any]:
     """How far each series departs from the reference, in widths, and where it left; a policy, by rollouts."""
     pace = updates_of(series)
-    gone = {name: departure(known[name].at_pace(pace), found) for name, found in series.items() if name in known}
-    return {
-        name: {"far": round(one.farthest, 3), "step": one.step, "now": said(name, one)} for name, one in gone.items()
-    }
+    return {name: vars(departure(known[name].at_pace(pace), found, worse_side(name)))
+            for name, found in series.items() if name in known}  # fmt: skip
 
 
-def said(name: str, gone: Departure) -> str:
-    """Where a series is now; `better` where its metric has a worse side and it is on the other."""
-    worse = METRICS[name].worse if name in METRICS else "both"
-    return "better" if (gone.now, worse) in (("above", "lower"), ("below", "higher")) else gone.now
+def worse_side(name: str) -> str:
+    """The side on which a metric is worse; of one of the user's own, a loss is known by its name."""
+    return METRICS[name].worse if name in METRICS else "higher" if name.endswith("loss") else "both"
 
 
 def unplaced(known: Mapping[str, Usual], pace: float, step: int) -> bool:

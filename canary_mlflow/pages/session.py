@@ -33,6 +33,7 @@ from canary_mlflow.registry.acts.accepting import accepted_among
 from canary_mlflow.registry.judging.records import own_name
 from canary_mlflow.reports.charts import PANELS, SERIES, Panel, target_keys, target_of
 from canary_mlflow.reports.decision import Decision, Question, RunWarning
+from canary_mlflow.reports.differences import restated
 from canary_mlflow.reports.formatting import counted
 from canary_mlflow.reports.sweep import GridRow, columns
 from canary_mlflow.tracking.describing.schema import name_of_key
@@ -110,10 +111,12 @@ def side_by_side(baseline: Sequence[Run], candidate: Sequence[Run]) -> tuple[Gro
         if name not in compared:
             continue
         differing = tuple(
-            ValuePair(**vars(one), unset=_marks(one.key, name, defaults)) for one in found if one.group == name
+            ValuePair(**vars(one), unset=_marks(one.key, name, defaults))
+            for one in found
+            if one.group == name and not restated(one, found)
         )
         here, there = (side[name] for side in values)
-        known = {one.key for one in differing}
+        known = {one.key for one in found if one.group == name}
         equal = []
         for key in sorted(here.keys() & there.keys()):
             text = " | ".join(here[key])

@@ -6,6 +6,7 @@ Answers are read from the runs' own folders and never fetched.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,9 @@ from flask import current_app, redirect, request, url_for
 from canary_mlflow import tags
 from canary_mlflow.errors import NoSuchRun, NoSuchVersion, UsageError
 from canary_mlflow.files.source import read_bytes
+from canary_mlflow.gates.model.records import updates_of
 from canary_mlflow.pages.curves import clocks_of, csv_lines, middle, strips_of
-from canary_mlflow.pages.models import is_model, session_of, version_behind
+from canary_mlflow.pages.models import evaluated, is_model, session_of, version_behind
 from canary_mlflow.pages.requests import (
     argument,
     as_answer,
@@ -29,6 +31,7 @@ from canary_mlflow.pages.requests import (
     tracking_uri,
     whole_number,
 )
+from canary_mlflow.pages.series import read_series
 from canary_mlflow.pages.session import (
     SIDES,
     SessionPage,
@@ -42,9 +45,11 @@ from canary_mlflow.pages.session import (
     sides_beside,
     targets_of,
 )
-from canary_mlflow.pages.verdict import decided_by, judged
+from canary_mlflow.pages.verdict import judged
 from canary_mlflow.reports import instabilities
 from canary_mlflow.reports.charts import GIVEN
+from canary_mlflow.reports.deciding import decided_by
+from canary_mlflow.reports.sweep import ends
 from canary_mlflow.reports.view import view_of
 from canary_mlflow.tracking.reading.database import find_run, named_like, read_facts
 from canary_mlflow.tracking.reading.facts import RunFacts, count
@@ -54,51 +59,36 @@ if TYPE_CHECKING:
     from flask import Response
 
 
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """One fixed prompt: the first and the last answer of the run, and the champion's last, each with its name."""
-
-    prompt: str
-    answers: Sequence[tuple[str, Answer]]
+Row = tuple[str, Sequence[Answer | None]]  # what was asked, and what each side answered
+DRAWN = {"worst": 1, "best": -1}  # for training; which reward comes first
+LAST = 1 << 53  # no step is so late
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answers:
-    """One run's answers: to fixed prompts, and the best and worst by reward at the last step that has some."""
-
-    name: str
-    fixed: Sequence[Asked]
-    worst: Sequence[Answer]
-    best: Sequence[Answer]
+def beside(tables: Sequence[tuple[str, Sequence[Answer]]], steps: Sequence[int] = ()) -> list[Row]:
+    """A row for the worst, the best and each fixed prompt: each table's answer nearest to its step, else its last."""
+    sides = [at_step(found, step) for (_, found), step in zip(tables, steps or [LAST] * len(tables), strict=True)]
+    asked = dict.fromkeys(key for side in sides for key in side if key not in DRAWN)
+    return [(key, found) for key in (*DRAWN, *asked) if any(found := [side.get(key) for side in sides])]
 
 
-def answers_of(runs: Sequence[tuple[str, RunFacts]], champion: Sequence[RunFacts]) -> list[Answers]:
-    """The answers of each (name, run) that has a table; a table that cannot be read is left out."""
-    theirs = next((found for run in champion if (found := table(run))), [])
-    last = {one.prompt: one for one in theirs if one.kind == "fixed"}
-    made = []
-    for name, run in runs:
-        if not (found := table(run)):
-            continue
-        fixed: dict[str, list[Answer]] = {}
-        for one in found:
-            if one.kind == "fixed":
-                fixed.setdefault(one.prompt, []).append(one)
-        asked = [Asked(prompt=prompt, answers=spread(own, last.get(prompt))) for prompt, own in fixed.items()]
-        made.append(Answers(name=name, fixed=asked, worst=latest(found, "worst"), best=latest(found, "best")))
-    return made
+def at_step(found: Sequence[Answer], step: int) -> dict[str, Answer]:
+    """By prompt, or as the worst and the best, the answer nearest to the step."""
+    chosen: dict[str, Answer] = {}
+    for one in sorted(found, key=lambda one: (abs(one.step - step), DRAWN.get(one.kind, 0) * (one.reward or 0.0))):
+        chosen.setdefault(one.prompt if one.kind == "fixed" else one.kind, one)
+    return chosen
 
 
-def spread(own: Sequence[Answer], champion: Answer | None) -> list[tuple[str, Answer]]:
-    """(name, answer) of the first and the last, or one if they are of the same step, and of the champion's if any."""
-    ends = own[:1] if own[0].step == own[-1].step else (own[0], own[-1])
-    return [*((f"step {one.step}", one) for one in ends), *([("champion", champion)] if champion else [])]
-
-
-def latest(found: Sequence[Answer], kind: str) -> list[Answer]:
-    """The answers of this kind at the last step that has some, the lowest reward first."""
-    some = [one for one in found if one.kind == kind]
-    return sorted((one for one in some if one.step == some[-1].step), key=lambda one: one.reward or 0.0)
+def tables_of(page: SessionPage) -> list[tuple[str, list[Answer]]]:
+    """The tables to set beside each other: of two sides the first of each, else the champion's and each run's."""
+    champion = {} if page.compare else read_facts(runs_database(), page.reference.run_ids, tags=())
+    sides = [("champion", run) for run in champion.values()] + [(one.name, one.run) for one in page.runs]
+    found: dict[str, tuple[str, list[Answer]]] = {}
+    for name, run in sides:
+        side = name[:1] if page.compare or name == "champion" else run.run_id
+        if side not in found and (kept := table(run)):
+            found[side] = name, kept
+    return list(found.values())
 
 
 def table(run: RunFacts) -> list[Answer]:
@@ -136,14 +126,12 @@ def session() -> Any:
         grid=grid_of(place.head) if role == "sweep" else None,
         row=None if found is None else found[0],
         card=None if found is None else view_of(found[1], then=found[0] is not None),
-        champion=list(read_facts(runs_database(), page.reference.run_ids, tags=()).values()),
+        evals=[] if found is None else evaluated(found[1].model, found[1].version),
     )
 
 
-def page_of(
-    page: SessionPage, query: Sequence[tuple[str, str]], *, champion: Sequence[RunFacts] = (), **more: Any
-) -> str:
-    """The page in HTML. `query`: what its further requests ask. `champion`: the runs whose samples are shown too."""
+def page_of(page: SessionPage, query: Sequence[tuple[str, str]], **more: Any) -> str:
+    """The page in HTML. `query`: what its further requests ask."""
     return rendered(
         "canary/session.html",
         page=page,
@@ -153,7 +141,9 @@ def page_of(
         sides=sides_beside(page),
         warned=instabilities.of_warnings(page.warnings),
         strips=strips_of(page.recorded),
-        answers=answers_of([(one.name, one.run) for one in page.runs], champion),
+        tables=tables_of(page),
+        beside=beside,
+        ends=ends,
         **more,
     )
 
@@ -181,6 +171,18 @@ def compare() -> Any:
         labels = [f"{SIDES[side]}, {name_of(head)}" for side, head in enumerate(page.heads)]
         decision, why = gate_would_say(page.heads, labels)
     return page_of(page, query, card=None if decision is None else view_of(decision), why=why)
+
+
+def answers() -> str:
+    """The answers of what is asked for nearest to ?step=, as a part of a page; a policy's champion where it had made as
+    many rollouts."""
+    step, page = whole_number("step") or 0, asked_for()
+    tables, ids = tables_of(page), [page.reference.run_ids[:1], [one.run.run_id for one in page.runs[:1]]]
+    made = read_series(runs_database(), [*ids[0], *ids[1]], ["iteration_time"])
+    theirs, own = (updates_of(made.get(next(iter(some), ""), {})) for some in ids)
+    before = round(step * theirs / own) if not page.compare and math.isfinite(theirs / own) else step
+    rows = beside(tables, [before if name == "champion" else step for name, _ in tables])
+    return rendered("canary/answers.html", rows=rows, names=[name for name, _ in tables], step=step)
 
 
 def sides_asked() -> list[tuple[str, str]]:

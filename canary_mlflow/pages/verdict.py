@@ -16,14 +16,13 @@ from canary_mlflow.gates.model.items import Flip
 from canary_mlflow.gates.model.policy import Policy
 from canary_mlflow.gates.model.records import Run
 from canary_mlflow.gates.model.rules import Role
-from canary_mlflow.gates.model.verdict import Outcome, Verdict
+from canary_mlflow.gates.model.verdict import Verdict
 from canary_mlflow.gates.parser import parse_policy
-from canary_mlflow.gates.watch.warning import Level
 from canary_mlflow.ledger import table
 from canary_mlflow.ledger.chain import FIRST, ReadRow, Row, checked
 from canary_mlflow.ledger.writing import keys_in
 from canary_mlflow.mlflow_internals import active_workspace
-from canary_mlflow.pages.models import read_champions, session_of, versions_of
+from canary_mlflow.pages.models import Entry, evaluated, read_champions, session_of, versions_of
 from canary_mlflow.pages.requests import (
     argument,
     folder_of,
@@ -65,6 +64,11 @@ class VerdictPage:
     gone: Sequence[str] = ()
     session: str = ""
     baseline: str = ""
+
+    @property
+    def evals(self) -> Sequence[Entry]:
+        """The rows on the evaluations of its version."""
+        return evaluated(self.model, self.row.version if self.row else None)
 
 
 def read_ledger_page(seq: int) -> VerdictPage:
@@ -111,19 +115,6 @@ def judged(session: RunFacts) -> tuple[int | None, Decision] | None:
     except NoSuchRun:
         return None
     return None, replace(decision, session_id=session.run_id)
-
-
-def decided_by(decision: Decision) -> list[str]:
-    """The series of what blocks, or leaves a verdict open, the first reason first; of a hard check those that the watch
-    warned of, and the loss. Empty for a PASS."""
-    verdict, found = decision.verdict, dict[str, None]()
-    warned = [one.warning.stream for one in decision.warnings if one.warning.level >= Level.CRITICAL]
-    for check in verdict.checks if verdict.outcome is not Outcome.PASS else ():
-        if check.outcome.value == verdict.outcome.value:
-            rule = (verdict.policy.get("rules") or {}).get(check.metric, {})
-            of_rule = [str(rule.get("metric", check.metric))]
-            found |= dict.fromkeys([*warned, "loss"] if check.role is Role.HARD else of_rule)
-    return list(found)
 
 
 def rows_about(session_id: str) -> list[Row]:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 import sqlalchemy as sa
@@ -62,14 +63,14 @@ class WallRow:
         """The newest."""
         return self.beats[-1] if self.beats else None
 
-    @property
+    @cached_property
     def metric(self) -> str:
         """The metric that the last verdict rests on; where it has no number, one that says what was learned."""
         known = [name for beat in reversed(self.beats) for name in beat.values]
         decided = self.last.decided if self.last else ""
         return decided or next((name for name in LEARNED if name in known), next(iter(known), ""))
 
-    @property
+    @cached_property
     def spark(self) -> Spark | None:
         """The metric over the beats; None if it has no two values."""
         found = [(at, beat.values[self.metric]) for at, beat in enumerate(self.beats) if self.metric in beat.values]

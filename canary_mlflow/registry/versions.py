@@ -38,8 +38,9 @@ def is_evidence_only(found: ModelVersion) -> bool:
 
 def ensure_model(client: MlflowClient, model_name: str) -> None:
     """Create the registered model unless it already exists."""
+    about = f"Each version's description is its verdict against the champion then. All: canary audit log {model_name}"
     try:
-        client.create_registered_model(model_name)
+        client.create_registered_model(model_name, description=about)
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise

@@ -3,10 +3,11 @@ changed, and the measured causes of a verdict. A report says them in this order,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from canary_mlflow.gates.facts.check import CODE, CONFIGURATION, PACKAGES, WORKLOAD, missing, said
-from canary_mlflow.gates.facts.exact import FACTS, bare
+from canary_mlflow.gates.facts.exact import ARGUMENTS, FACTS, bare
 from canary_mlflow.gates.facts.regressions import may_explain
 from canary_mlflow.gates.model.verdict import Difference, Outcome, Verdict
 from canary_mlflow.gates.model.wording import around_difference, listed, sentence_case
@@ -15,6 +16,7 @@ from canary_mlflow.reports.decision import Decision
 SHOWN = 6  # differences that a sentence lists, and rows of metrics that a short form has
 NAMED = 4  # facts that a sentence names, and changes that they may come from
 LONGEST = 40  # characters of a value
+VALUES = re.compile(r'[^\s,:"\[\]{}]+')  # in the JSON of a fact
 CAUSES = 2  # that are named; after the first, only those that explain much
 TOKENS = (("trl", "transformers", "tokenizers", "datasets"), ("data", "max_length", "packing"))
 NUMBERS = (
@@ -41,6 +43,18 @@ def exact(decision: Decision) -> str:
         return ""
     named = listed([*map(said, facts)], NAMED, clauses=True)
     return f"Differs exactly: {named}.{origin(facts, decision.verdict.differences)}"
+
+
+def restated(fact: Difference, found: Sequence[Difference]) -> bool:
+    """Whether it only says again what changed settings say: the argument of the same name, or an optimizer's groups in
+    which nothing else differs."""
+    own = fact.key.rpartition(".")[2]
+    if fact.group != FACTS or not (bare(fact.key).startswith(ARGUMENTS) or own == "groups"):
+        return False
+    known = {(one.baseline, one.candidate) for one in found if one.group == CONFIGURATION
+             and (own == "groups" or one.key.rpartition(".")[2] == own)}  # fmt: skip
+    here, there = (VALUES.findall(text) for text in (fact.baseline, fact.candidate))
+    return len(here) == len(there) and {pair for pair in zip(here, there, strict=True) if pair[0] != pair[1]} <= known
 
 
 def differing(found: Sequence[Difference]) -> list[Difference]:

@@ -15,7 +15,7 @@ TONES = {
     "PASS": "good", "OK": "good", "BLOCK": "bad", "INCONCLUSIVE": "open", "UNCLEAR": "open", "WARN": "open",
     "WARNING": "open", "CRITICAL": "bad", "STOP": "bad", "STOPPED": "bad", "FAILED": "bad", "WARNED": "open",
     "BOOTSTRAP": "new", "BLESSED": "hand", "OVERRIDE": "hand", "ROLLBACK": "hand", "ADOPTED": "hand", "RUNNING": "live",
-    "BEYOND": "bad", "NOT FINITE": "bad", "BLESS": "hand", "OVERRIDDEN": "hand",
+    "BEYOND": "bad", "NOT FINITE": "bad", "BLESS": "hand", "OVERRIDDEN": "hand", "WITHDRAWN": "open",
 }  # fmt: skip
 
 

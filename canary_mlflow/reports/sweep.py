@@ -22,10 +22,21 @@ class GridRow:
     word: str
     reason: str
 
-    def shown(self, name: str) -> str:
+    def mean(self, name: str) -> float | None:
         """The mean of a metric over the runs that have it."""
         found = [values[name] for values in self.latest if name in values]
-        return quantity(fmean(found) if found else None, METRICS[name].unit)
+        return fmean(found) if found else None
+
+    def shown(self, name: str) -> str:
+        """The mean as text."""
+        return quantity(self.mean(name), METRICS[name].unit)
+
+
+def ends(rows: Sequence[GridRow], name: str) -> dict[float, str]:
+    """The best and the worst mean of a metric that has a worse side, each with its word."""
+    known, worse = {one for row in rows if (one := row.mean(name)) is not None}, METRICS[name].worse
+    words = ("best", "worst") if worse == "higher" else ("worst", "best")
+    return dict(zip((min(known), max(known)), words, strict=True)) if len(known) > 1 and worse != "both" else {}
 
 
 def columns(rows: Sequence[GridRow]) -> list[str]:

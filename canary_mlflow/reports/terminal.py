@@ -26,6 +26,7 @@ from canary_mlflow.reports.view import View, view_of
 from canary_mlflow.shown import shown
 
 PLAIN_WIDTH = 132  # columns, if there is no terminal to ask
+WIDE = 100  # columns of a terminal that has room for a curve
 FEW = 2  # notes, and warnings, that a short report says
 LISTED = 10  # lines of each list of a study, unless all are asked for
 GAP = 2  # characters between the columns of the evidence
@@ -68,9 +69,11 @@ def render(decision: Decision, *, width: int = PLAIN_WIDTH, full: bool = False) 
     return as_text(lambda columns: verdict(decision, columns, full=full), width)
 
 
-def show(decision: Decision, stream: IO[str], *, full: bool = False) -> None:
-    """Print the report of a verdict on a stream."""
-    print_on(stream, lambda columns: verdict(decision, columns, full=full))
+def show(decision: Decision, stream: IO[str], *, full: bool = False, curve: Callable[[], Sequence[str]] = list) -> None:
+    """Print the report of a verdict on a stream. `curve`: reads the lines of the one that decided, for a terminal that
+    is wide enough."""
+    wide = stream.isatty() and Console(file=stream).width >= WIDE
+    print_on(stream, lambda columns: verdict(decision, columns, full=full, curve=curve() if wide else ()))
 
 
 def show_study(study: Study, stream: IO[str], *, full: bool = False) -> None:
@@ -95,7 +98,7 @@ def print_on(stream: IO[str], made: Callable[[int], Iterable[RenderableType]]) -
     console.print(Group(*made(console.width)))
 
 
-def verdict(decision: Decision, width: int, *, full: bool) -> Iterator[RenderableType]:
+def verdict(decision: Decision, width: int, *, full: bool, curve: Sequence[str] = ()) -> Iterator[RenderableType]:
     """Verdict, why, what changed, hard gates that block, the figures, one line for each other cause, what to do."""
     decision = shown(decision)
     view = view_of(decision)
@@ -105,6 +108,7 @@ def verdict(decision: Decision, width: int, *, full: bool) -> Iterator[Renderabl
         said = formatting.sentence(check.reason)
         if said.rstrip(".") not in view.reason:
             yield indented(f"BLOCK {check.named}: {said}", style=STYLES[check.outcome])
+    yield from ["", *labelled_lines("curve", curve)] if curve else ()
     yield from everything(decision, view, width) if full else short(view, width)
     for name, flips in view.broken.items():
         yield from broken(name, flips)

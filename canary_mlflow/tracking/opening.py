@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 log = logging.getLogger("canary_mlflow")
+DIGEST = 36  # characters that MLflow keeps of one
 
 WARMUP_STEPS = 5
 """Left out of metrics.json's timings; the first step alone takes 2 to 5 times as long."""
@@ -192,8 +193,23 @@ def describe(client: MlflowClient, target: Target, options: Options, training: T
             params = {f"{CONFIG_PREFIX}{key}": value for key, value in target.config.items()}
             usual = {f"{CONFIG_PREFIX}{key}" for key in training.usual}
             session.log_settings(client, target.run_id, params, usual)
+        if data := datasets_of(target.workload):
+            client.log_inputs(target.run_id, data)
     except (MlflowException, OSError) as error:
         log.warning("canary: run %s: not all of its description was written: %s", target.run_id, one_line(error))
+
+
+def datasets_of(workload: Mapping[str, str]) -> list[Any]:
+    """The data as MLflow lists it beside a run, by the digest that the workload has of it."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    name, digest = workload.get("data", "training data"), workload.get("data_digest") or workload.get("train_data")
+    of = {"training": (name, digest), "evaluation": ("held-out data", workload.get("eval_data"))}
+    return [
+        DatasetInput(Dataset(name[:500], digest[:DIGEST], "canary", "{}"), [InputTag("mlflow.data.context", use)])
+        for use, (name, digest) in of.items()
+        if digest
+    ]
 
 
 def observers_of(target: Target, options: Options, training: Training) -> tuple[tuple[Observer, ...], Watching | None]:

@@ -85,8 +85,18 @@ def differences(
             )
     settings = {one.key for one in found if one.group == CONFIGURATION}
     said = {key.rpartition(".")[2] for key in settings} | {key.removesuffix(".name") for key in settings}
+    twice = {one.key for one in found for other in found if _short_for(one, other)}
     kept = (one for one in found if one.group not in (WORKLOAD, DATA) or one.key not in said)
-    return tuple(kept), tuple(compared)
+    return tuple(one for one in kept if one.group != CONFIGURATION or one.key not in twice), tuple(compared)
+
+
+def _short_for(one: Difference, other: Difference) -> bool:
+    """Whether a setting is the other by a shorter name, such as the `lr` that a script logs beside learning_rate."""
+    settings = one.group == other.group == CONFIGURATION and len(one.key) < len(other.key)
+    if not settings or (one.baseline, one.candidate) != (other.baseline, other.candidate) or "eval" in other.key:
+        return False
+    initials = "".join(word[:1] for word in other.key.rpartition(".")[2].split("_"))
+    return one.key == initials or other.key.endswith((f"_{one.key}", f".{one.key}"))
 
 
 def recipe(runs: Sequence[Run]) -> dict[str, dict[str, list[str]]]:

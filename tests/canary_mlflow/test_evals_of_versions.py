@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import mlflow
 import pytest
 from click.testing import CliRunner, Result
 from mlflow import MlflowClient
-from paged import site
+from paged import last_row, site, text_of
 from recorded import Recorded
 from servers import Server
 
@@ -24,6 +25,7 @@ from canary_mlflow.registry.backends import registry_of
 from canary_mlflow.registry.backends.stock import Stock
 from canary_mlflow.registry.evaluations import known_of, withdraw_here
 from canary_mlflow.registry.judging.gatekeeper import gate as judge
+from canary_mlflow.registry.policies.asked import set_policy
 from canary_mlflow.reports import markdown, terminal
 from canary_mlflow.tracking.stores.store import prepare_store
 
@@ -179,7 +181,9 @@ def test_a_first_look_without_evaluations_costs_nothing(bench: Bench) -> None:
     assert (done.word, done.verdict.attempt) == ("PASS", 1)
 
 
-def test_withdrawing_is_said_with_every_verdict(bench: Bench) -> None:
+def test_withdrawing_is_said_with_every_verdict_and_on_every_page(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench.add(1, 80)
     bench.add(bench.candidate, 200)
     wrong = bench.evals()[-1].seq
@@ -190,11 +194,31 @@ def test_withdrawing_is_said_with_every_verdict(bench: Bench) -> None:
     assert "no evaluation '9999'; expected one of its own:" in unknown.stderr
     done = bench.command(*words, wrong, "--reason", "the harness used another prompt")
     assert done.exit_code == 0, done.stderr
-    found = bench.gate(dry_run=True)
+    model = bench.recorded.model
+    mine = POLICY | {"name": "with-evals"}
+    set_policy(bench.recorded.client, f"{model[:-1]}?", mine, "benchmarks count from now on", "ann")
+    set_policy(bench.recorded.client, "another", mine, "not about this one", "ann")
+    found = bench.gate()
     assert found.word == "PASS"
     said = " ".join(found.verdict.notes)
     assert f"its evaluation in row {wrong} was withdrawn by" in said
     assert "the harness used another prompt" in said
+    web = site(bench.recorded.uri, monkeypatch)
+    added, verdict = wrong + 1, last_row(web, model)
+    for page in (f"session?id={model}/{bench.candidate}", f"verdict?row={verdict}"):
+        shown = re.sub(r"<[^>]*>", "", text_of(web.get(f"/canary/{page}")))
+        for word, row, what in (("added", wrong, "math"), ("added", added, "math"), ("withdrawn", wrong + 2, "")):
+            assert f"evals {word} in row {row}, " in shown
+            assert what in shown
+        assert f"evals withdrawn in row {wrong + 2}, of row {wrong}, by" in shown
+        assert "the harness used another prompt" in shown
+    page = text_of(web.get("/canary/model", query_string={"name": model}))
+    rows = re.sub(r"<[^>]*>", "", page[page.index('id="rows"') :])
+    assert f"evals withdrawn version {bench.candidate}" in rows
+    assert f"policy with-evals for {model[:-1]}?" in rows
+    assert ("benchmarks count from now on" in rows, "not about this one" in rows) == (True, False)
+    assert "the harness used another prompt" in page[page.index('id="overrides"') : page.index('id="rows"')]
+    assert "Withdrawn: the harness used" in text_of(web.get(f"/canary/verdict?row={wrong + 2}"))
 
 
 def test_the_same_file_is_refused_for_both_sides(bench: Bench) -> None:

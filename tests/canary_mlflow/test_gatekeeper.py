@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -10,7 +12,9 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 from mlflow.artifacts import load_text
+from mlflow.entities import Param
 
+from canary_mlflow.commands.shared import print_decision
 from canary_mlflow.errors import BaselineMoved, NoSuchModel, NoSuchVersion, StoreError, UsageError
 from canary_mlflow.gates.model.policy import Bootstrap, FreshBaseline, Policy
 from canary_mlflow.gates.model.verdict import Outcome, ReasonCode, verdict_from_dict
@@ -24,6 +28,7 @@ from canary_mlflow.registry.judging.records import DESCRIPTION_LIMIT
 from canary_mlflow.registry.judging.unregistered import gate_change, gate_session
 from canary_mlflow.registry.sessions.registering import register_version
 from canary_mlflow.registry.versions import champion_number
+from canary_mlflow.reports.deciding import decided_by
 from canary_mlflow.reports.terminal import render
 
 STOPPED = {"canary.failure": "error", "canary.completed": "false"}
@@ -45,10 +50,17 @@ def test_first_version_begins_as_champion_by_bootstrap(recorded: Any, policy: Po
 
 
 def test_two_sessions_can_be_compared_in_mlflow_by_name_and_number(guarded: Any, policy: Policy) -> None:
-    """A session has the means of its runs as metrics, and its name says its last verdict, version and change first."""
+    """A session has the means of its runs as metrics and their common params, and its name says its last verdict,
+    version and change first. One that is blocked is red, and its runs are not; another verdict may change that."""
+
+    def statuses(session: str) -> list[str]:
+        return [guarded.client.get_run(one).info.status for one in (session, *guarded.children(session))]
+
     sessions = [guarded.session(), guarded.session(slower=2.0)]
     for session in sessions:
         guarded.client.update_run(session, name="dpo tiny-neox smoke")
+        for number, run in enumerate(guarded.children(session)):
+            guarded.client.log_batch(run, params=[Param("cfg/optim", "adamw"), Param("cfg/seed", str(number))])
         gate(guarded.client, guarded.model, guarded.register(session), policy)
     quick, slow = (guarded.client.get_run(session) for session in sessions)
     names = [f"{said}: no recorded change · dpo tiny-neox smoke" for said in ("PASS v2", "BLOCK v3")]
@@ -59,6 +71,32 @@ def test_two_sessions_can_be_compared_in_mlflow_by_name_and_number(guarded: Any,
     assert slow.data.metrics["session/eval_loss"] == pytest.approx(0.45, rel=0.05)
     gate(guarded.client, guarded.model, "3", policy)
     assert guarded.client.get_run(sessions[1]).info.run_name == names[1], "named once"
+    assert [run.data.params for run in (quick, slow)] == [{"cfg/optim": "adamw"}] * 2
+    assert [statuses(one) for one in sessions] == [["FINISHED"] * 4, ["FAILED", *["FINISHED"] * 3]]
+    assert gate(guarded.client, guarded.model, "3", load_policy("files")).word == "PASS"  # which asks for no time
+    assert statuses(sessions[1]) == ["FINISHED"] * 4
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_wide_terminal_shows_the_curve_that_decided(guarded: Any, policy: Policy, monkeypatch: Any) -> None:
+    worse = guarded.session(slower=2.0)
+    decision = gate(guarded.client, guarded.model, guarded.register(worse), policy)
+    assert decided_by(decision)[0] == "step_cost"
+    here = decision.store
+    for columns, store, there in (("100", here, 2), ("99", here, 0), ("100", "sqlite:////no/db", 0)):
+        monkeypatch.setenv("COLUMNS", columns)
+        monkeypatch.setattr("sys.stdout", screen := Terminal())
+        print_decision(replace(decision, store=store), full=False)
+        curves = re.findall(r"step cost  (?:baseline |candidate)  (\S{40})  (\S+) kernels", screen.getvalue())
+        assert len(curves) == there, columns
+        if curves:
+            (quick, first), (slow, later) = curves
+            assert (set(quick) <= set("▁▂"), set(slow) <= set("▇█")) == (True, True)
+            assert float(later) == pytest.approx(2 * float(first), rel=0.1)
 
 
 def test_a_run_that_is_a_versions_evidence_itself_is_left_as_it_is(recorded: Any, policy: Policy) -> None:

@@ -118,6 +118,14 @@ def test_a_session_is_registered_and_judged(store: str, tmp_path: Path, weights:
     runs = [client.get_run(run_id) for run_id in children(client, first)]
     assert sorted(run.data.tags["canary.seed"] for run in runs) == ["0", "1", "2"]
     assert {run.info.status for run in runs} == {client.get_run(first).info.status} == {"FINISHED"}
+    blocked = client.get_run(third)
+    assert (blocked.info.status, blocked.data.params["cfg/learning_rate"]) == ("FAILED", "30.0")
+    assert {client.get_run(run_id).info.status for run_id in children(client, third)} == {"FINISHED"}
+    shown = {one.dataset.name: one.dataset.digest for one in runs[0].inputs.dataset_inputs}
+    assert list(shown) == ["training data"]
+    assert shown["training data"].startswith("64 rows")
+    assert max(len(run.data.tags) for run in (*runs, blocked)) <= 25
+    assert "canary audit log mine" in client.get_registered_model("mine").description
 
 
 def test_what_a_run_recorded_together_cannot_be_changed_unseen(store: str, tmp_path: Path) -> None:

@@ -59,6 +59,14 @@ def test_filters_show_what_they_name(web: Any, recorded: Any, four: dict[str, st
     assert listed(web, **mine) == newest
     assert listed(web)[:4] == newest
     assert listed(web, **mine, sort="old") == newest[::-1]
+    for name, changed in (("bad", "lr 1 → 2"), ("good", "lr 1 → 2"), ("warned", "a"), ("open", "b")):
+        recorded.client.set_tag(four[name], "canary.changed", changed)
+    assert listed(web, **mine, sort="changed") == [four[name] for name in ("warned", "open", "bad", "good")]
+    grouped = web.get("/canary/sessions", query_string={**mine, "sort": "changed"}).text
+    headings = re.findall(r'scope="rowgroup">([^<]*)<', grouped)
+    assert headings == ["a", "b", "lr 1 → 2"]
+    assert set(listed(web, sort="model")) >= set(four.values())
+    assert re.findall(r'scope="rowgroup">([^<]*)<', web.get("/canary/sessions?what=runs&sort=seed").text)[0] == "seed 7"
     assert listed(web, **mine, verdict="BLOCK") == [four["bad"]]
     assert listed(web, model=recorded.model, verdict="BLOCK") == [four["bad"]]
     assert listed(web, **mine, verdict="none") == [four["open"], four["warned"]]

@@ -161,10 +161,40 @@ def test_samples_are_shown_with_the_worst_first(web: Any, recorded: Any) -> None
     recorded.client.log_text(run, "".join(json.dumps(row) + "\n" for row in rows), "samples.jsonl")
     answer = web.get(f"/canary/session?id={run}")
     page = text_of(answer)
-    assert page.index("worst, step 9") < page.index("-3.5") < page.index("because") < page.index("hallo")
+    assert page.index('<th scope="row">worst') < page.index("-3.5") < page.index("because") < page.index("hallo")
     assert hostile not in answer.text
+    for step, said in ((0, "hello"), (6, "hello"), (8, "hallo"), (99, "hallo")):  # the nearest
+        found = text_of(web.get(f"/canary/answers?id={run}&step={step}"))
+        assert [word in found for word in ("hello <small>step 5", "hallo <small>step 9")] == [
+            said == "hello",
+            said == "hallo",
+        ]
+    other = a_run(recorded, {"stability/loss": [1.0]}, end="FINISHED")
+    recorded.client.log_text(other, json.dumps(rows[0] | {"answer": "bonjour"}), "samples.jsonl")
+    both = text_of(web.get(f"/canary/compare?a={run}&b={other}"))
+    assert re.search(r"<td>hallo .{9,60}</td><td>bonjour ", both[both.index('id="samples"') :])
     recorded.client.log_text(run, "no json", "samples.jsonl")
     assert 'id="samples"' not in text_of(web.get(f"/canary/session?id={run}"))
+
+
+def test_a_champions_answers_are_those_of_the_same_rollout(web: Any, guarded: Any) -> None:
+    """It made half as many steps on each; so did its rows of `iteration_time` come twice as often."""
+
+    def policy(updates: int) -> str:
+        session = guarded.session(runs=1, tags={"canary.model_name": guarded.model})
+        (run,) = guarded.children(session)
+        metrics = [Metric("perf/iteration_time", 1.0, 1_700_000_000_000, at * updates) for at in range(1, 6)]
+        guarded.client.log_batch(run, metrics=metrics)
+        rows = (
+            {"step": at * updates, "kind": "fixed", "prompt": "p", "answer": f"of rollout {at}"} for at in range(1, 6)
+        )
+        guarded.client.log_text(run, "".join(json.dumps(row) + "\n" for row in rows), "samples.jsonl")
+        return session
+
+    bless(guarded.client, guarded.model, guarded.register(policy(4)), "whose answers are known")
+    found = text_of(web.get(f"/canary/answers?id={policy(8)}&step=16"))
+    cells = re.findall(r"<td>(.*?) <small>step (\d+)", found)
+    assert cells == [("of rollout 2", "8"), ("of rollout 2", "16")]
 
 
 def test_several_are_compared_with_the_first(web: Any, guarded: Any) -> None:
@@ -393,9 +423,13 @@ def test_a_series_leaves_where_it_stays_outside_whether_one_run_or_three_are_the
     assert (under.step, under.now) == (found.step, "below"), "where it is, not where it left"
     late = departure(usual, line(moved[150:], first=151))
     assert late.step == found.step  # of a stretch as of the whole
+    better = departure(usual, line(2 - moved), "higher")
+    assert (better.step, better.ahead, better.now) == (None, found.step, "better")
+    crossed = departure(usual, line(np.where(np.arange(300) < 250, 2 - moved, moved)), "higher")
+    assert (crossed.step, crossed.ahead, crossed.now) == (251, found.step, "above"), "better first is no harm"
     lost = departure(usual, line([1.0, np.nan]))
     assert (lost.step, lost.now) == (2, "not a number")
-    assert departure(usual, line([5.0] * 9, first=1000)).farthest == 0  # the champion never came so far
+    assert departure(usual, line([5.0] * 9, first=1000)).far == 0  # the champion never came so far
 
 
 @pytest.mark.parametrize(("share", "leaves"), [(0.15, False), (0.3, True)])
@@ -408,7 +442,7 @@ def test_a_series_within_what_the_gate_tolerates_has_not_left(share: float, leav
 def test_a_share_that_was_always_0_has_a_width_too() -> None:
     usual = band_of([line(np.zeros(100))])
     assert usual is not None
-    assert departure(usual, line(np.full(100, 0.2))).farthest == pytest.approx(4)
+    assert departure(usual, line(np.full(100, 0.2))).far == pytest.approx(4)
     assert departure(usual, line(np.full(100, 0.02))).step is None
 
 
@@ -432,7 +466,8 @@ def test_a_sweep_is_a_grid_named_by_what_differs(web: Any, guarded: Any) -> None
     assert "train.learning_rate=0.001, seed 2" in page
     going = rows(page)
     assert list(going) == ["0.001", "0.002"]
-    assert [">1.60<" in going["0.001"], ">2 runs<" in going["0.001"], ">0.250<" in going["0.002"]] == [True] * 3
+    assert ">2 runs<" in going["0.001"]
+    assert (going["0.001"].count(">1.60 <small>worst<"), going["0.002"].count(">0.250 <small>best<")) == (2, 2)
     for run_id in (*bad, sweep):
         guarded.client.set_tag(run_id, "canary.verdict", "BLOCK")
         guarded.client.set_tag(run_id, "canary.verdict_reason", "Evaluation loss is worse.")
@@ -504,7 +539,7 @@ def test_a_policys_band_lies_at_the_same_rollouts(web: Any, recorded: Any) -> No
     policy(8, now.info.run_id)
     found = web.get(f"/canary/session.json?a={before.info.run_id}&b={now.info.run_id}").get_json()
     assert found["bands"]["kl"]["steps"] == list(range(8, 161, 8))
-    assert found["runs"][1]["away"]["kl"] == {"far": 0.0, "step": None, "now": "inside"}
+    assert found["runs"][1]["away"]["kl"] == {"far": 0.0, "step": None, "ahead": None, "now": "inside"}
 
 
 def test_a_policys_band_is_drawn_once_its_place_is_known(web: Any, recorded: Any) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from browser import CHROMIUM, MISSING, Window, canary_ui, chromium, window
+from ledger_rows import nightlies
 from recorded import STEPS, write
 
 from canary_mlflow.policies import load_policy
@@ -235,7 +236,7 @@ def test_show_me_its_worst_answer(hand: Hand) -> None:
     hand.link("lr 0.002 → 0.02")
     hand.link("Samples")
     worst = hand.seen.page.locator("tr.worst").first
-    assert worst.inner_text().split("\t") == ["why", f"worst, step {STEPS}", WORST, "-3.50"]
+    assert worst.locator("td").all_inner_texts() == [f"why {WORST} step {STEPS}, reward -3.50"] * 3  # a seed each
     assert hand.seen.page.evaluate("document.querySelector('tr.worst').getBoundingClientRect().top < innerHeight")
 
 
@@ -263,6 +264,7 @@ def test_send_a_colleague_exactly_this_view(hand: Hand, scene: Scene) -> None:
         hand.reach(chart)
         for key in ("End", "ArrowLeft", "+"):
             hand.seen.page.keyboard.press(key)
+        hand.seen.until(f"document.querySelector('#answers').innerText.includes('{WORST}')", 10)
     else:
         over = chart.locator(".u-over")
         over.scroll_into_view_if_needed()
@@ -281,6 +283,8 @@ def test_send_a_colleague_exactly_this_view(hand: Hand, scene: Scene) -> None:
     with window(scene.browser, scene.address) as colleague:
         colleague.open(hand.seen.page.url.removeprefix(scene.address))
         colleague.until(f"charts.length === 1 && {loss} !== null && {shown}", 10)
+        if hand.keyboard:  # who stepped along the chart; the step is sent too
+            assert colleague.page.locator("#answers p").inner_text().startswith(f"Answers nearest to step {STEPS - 1}")
         assert colleague.troubles == []
 
 
@@ -303,3 +307,40 @@ def test_a_jump_to_a_part_of_the_page_keeps_what_the_address_says(scene: Scene, 
     seen.until("charts.length === 1")
     assert seen.page.evaluate("view.zoom") is None
     assert seen.troubles == []
+
+
+def test_a_model_of_thirty_and_of_three_hundred_nights_is_readable(scene: Scene, seen: Window, shared: Any) -> None:
+    """Each verdict has a mark that can be seen, and what was changed is said on it; the wall has the last thirty."""
+    store, page = replace(shared, model="nightly", seed=5000), "/canary/model?name=nightly"
+    gate(store.client, store.model, store.version(runs=2), load_policy("smoke"))
+    gate(store.client, store.model, store.version(runs=2), load_policy("smoke"))
+    last = 2
+    for nights in (30, 270):
+        nightlies(store.uri, store.model, nights)
+        last += nights
+        seen.open(page)
+        assert narrowest(seen, last) > 2
+        assert seen.page.locator(".card .strip-of title").last.text_content() == f"BLOCK version {last}, trl {nights}"
+        row = seen.open("/canary").page.locator("tr", has=seen.page.get_by_role("link", name="nightly", exact=True))
+        assert " ".join(row.inner_text().split()).startswith(f"nightly BLOCK version {last} trl {nights} step_cost ")
+        assert row.locator(".strip-of").get_attribute("aria-label") == "3 BLOCK, 27 PASS"
+        assert row.locator(".strip-of rect").count() == 30
+    assert seen.troubles == []
+    with window(scene.browser, scene.address, width=390) as phone:
+        phone.open(page)
+        assert narrowest(phone, last) > 2
+        newest = phone.page.locator(".card .strip-of rect").last.bounding_box()
+        assert newest is not None
+        assert 0 < newest["x"] < 390  # seen first
+        assert phone.too_wide() <= 0
+        assert phone.faults("scrollable-region-focusable", "svg-img-alt") == []
+
+
+def narrowest(seen: Window, marks: int) -> float:
+    """The width of the narrowest mark of a model's timeline, of so many."""
+    found = seen.page.evaluate(
+        "[...document.querySelectorAll('.card .strip-of rect')].map((one) => one.getBoundingClientRect())"
+        ".map((box) => Math.min(box.width, box.height))"
+    )
+    assert len(found) == marks
+    return float(min(found))

@@ -128,6 +128,12 @@ def test_an_experiment_asked_for_by_many_at_once_is_created_once(shared: Any) ->
     assert len(found) == 1
 
 
+def test_an_experiment_that_we_make_is_one_of_trainings_and_says_what_it_holds(shared: Any) -> None:
+    made = shared.client.get_experiment(experiment_id(shared.client, "made by us")).tags
+    assert made["mlflow.experimentKind"] == "custom_model_development"
+    assert "one for each seed" in made["mlflow.note.content"]
+
+
 def test_a_deleted_experiment_is_named_with_the_way_back(shared: Any) -> None:
     shared.client.delete_experiment(experiment_id(shared.client, "thrown away"))
     with pytest.raises(StoreError, match="mlflow experiments restore"):

@@ -155,8 +155,8 @@ function farther(before, now) {
   for (const [name, one] of Object.entries(now)) {
     const old = found[name];
     if (!old) { found[name] = one; continue; }
-    const first = old.step !== null && (one.step === null || old.step <= one.step) ? old : one;
-    found[name] = { far: Math.max(old.far, one.far), step: first.step, now: one.now };
+    const first = (was, is) => (was === null ? is : is === null ? was : Math.min(was, is));
+    found[name] = { far: Math.max(old.far, one.far), step: first(old.step, one.step), ahead: first(old.ahead, one.ahead), now: one.now };
   }
   return found;
 }
@@ -205,6 +205,7 @@ class Figure {
     if (!names.length) return;
     const said = names.map((name) => lines[name].said).filter(Boolean), gone = this.curves.away[this.names[0]];
     if (gone && gone.step !== null) said.unshift(`Left the band at step ${gone.step}, ${now(gone)}.`);
+    else if (gone && gone.ahead !== null) said.unshift(`Better than the band from step ${gone.ahead} on, ${now(gone)}.`);
     this.note.textContent = said.join(" ");
     const drawn = names.filter((name) => lines[name].steps.length);
     this.plot.hidden = !drawn.length;

@@ -164,11 +164,28 @@ class Runs extends Curves {
   // To the step that the address names; all charts follow one another.
   stepped(x) {
     remember("step", String(x));
+    this.showAnswers(x).catch(silent);
+  }
+
+  // What the model answered near there, at the foot of the window.
+  async showAnswers(x) {
+    const place = document.getElementById("answers"), steps = stepsBetween(this.runs.map((run) => this.clockOf(run)).filter(Boolean), [x, x]);
+    this.wanted = steps && Math.round(steps[0]);
+    if (!place || !steps) return;
+    await new Promise((done) => setTimeout(done, 80));  // not for every step of a key that is held
+    const step = this.wanted, answer = step === Math.round(steps[0]) && await fetch(`${place.dataset.answers}&step=${step}`);
+    if (!answer || !answer.ok || step !== this.wanted) return;
+    const found = new DOMParser().parseFromString(await answer.text(), "text/html").body;
+    place.querySelector("span").textContent = step;
+    place.querySelector("div").replaceChildren(...found.childNodes);
+    place.hidden = false;
   }
 
   goTo(x) {
     const u = this.figures.find((one) => one.chart)?.chart;
-    if (u && x) u.setCursor({ left: u.valToPos(Number(x), "x"), top: 10 });
+    if (!u || !Number.isFinite(Number(x || NaN))) return;
+    u.setCursor({ left: u.valToPos(Number(x), "x"), top: 10 });
+    this.showAnswers(Number(x)).catch(silent);
   }
 
   search() {
@@ -228,9 +245,12 @@ class RunsFigure extends Figure {
     for (const one of drawn) one.x = along(this.curves.clockOf(one.run), one.line.steps);
     const unplaced = drawn.filter((one) => !one.x).map((one) => `${one.run.name}: no ${view.across} recorded.`);
     this.note.textContent = [...drawn.filter((one) => one.line.said).map((one) => `${one.run.name}: ${one.line.said}`), ...unplaced].join(" ");
-    const gone = runs.filter((run) => run.away[this.names[0]] && run.away[this.names[0]].step !== null);
-    this.left.textContent = gone.length ? `Left the band: ${gone.map((run) => `${run.name} at step ${run.away[this.names[0]].step}, ${now(run.away[this.names[0]])}`).join("; ")}` : "";
-    this.figure.classList.toggle("away", gone.some((run) => run.away[this.names[0]].now !== "better"));
+    const away = runs.map((run) => ({ name: run.name, step: null, ahead: null, ...run.away[this.names[0]] }));
+    const gone = away.filter((one) => one.step !== null), ahead = away.filter((one) => one.step === null && one.ahead !== null);
+    const said = (what, some, at) => (some.length ? [`${what}: ${some.map((one) => `${one.name} ${at(one)}, ${now(one)}`).join("; ")}`] : []);
+    this.left.textContent = [...said("Left the band", gone, (one) => `at step ${one.step}`), ...said("Better than the band", ahead, (one) => `from step ${one.ahead}`)].join(". ");
+    this.left.classList.toggle("quiet", !gone.length);
+    this.figure.classList.toggle("away", gone.some((one) => !over(one)));
     const lines = drawn.filter((one) => one.x && one.x.length);
     this.plot.hidden = !lines.length;
     if (!lines.length) return;
@@ -367,6 +387,7 @@ across.addEventListener("change", () => {
   all.fetchClocks().then(() => all.draw()).catch(silent);
 });
 for (const button of document.querySelectorAll("[data-series]")) button.addEventListener("click", () => all.add(button.dataset.series));
+document.querySelector("#answers button")?.addEventListener("click", () => { document.getElementById("answers").hidden = true; remember("step", ""); });
 pressed();
 all.start().then(() => charts.push(all)).catch(() => {
   status.textContent = "The curves could not be read; reload the page to try again.";

@@ -6,7 +6,7 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from mlflow.entities import Metric
+from mlflow.entities import Metric, Param
 
 from canary_mlflow import tags
 from canary_mlflow.gates.model.records import SUMMARIES
@@ -20,10 +20,14 @@ from canary_mlflow.tracking.reading.histories import read_runs
 from canary_mlflow.tracking.stores.session import log_tags
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mlflow import MlflowClient
+    from mlflow.entities import Run as MlflowRun
 
 
 DESCRIPTION_LIMIT = 5000  # characters; the column of a version's description, and fewer than the 8000 of a run's tag
+MOST_PARAMS = 100  # in one request to MLflow
 SEPARATOR = " · "
 SUMMARY = "session/"
 WORDS = (*(word.value for word in Outcome), "bootstrap")  # with which a name begins that has a verdict
@@ -71,11 +75,25 @@ def tag_session(client: MlflowClient, decision: Decision, report: str) -> None:
     }
     if decision.version is not None:
         found[tags.VERSION] = decision.version
-    log_tags(client, decision.session_id, found)
     run = client.get_run(decision.session_id)
+    log_tags(client, decision.session_id, found)
     if run.data.tags.get(tags.ROLE) == "session":  # a version's source run is evidence, and its name its owner's
-        client.update_run(decision.session_id, name=named(run.info.run_name, decision))
+        runs = [client.get_run(one) for one in decision.verdict.candidate_runs]
+        client.update_run(decision.session_id, status_after(run, runs, decision), named(run.info.run_name, decision))
         summarise(client, decision)
+        same = [Param(*one) for one in (runs[0].data.params.items() if runs else ()) if one[0] not in run.data.params
+                and all(one in other.data.params.items() for other in runs)]  # fmt: skip
+        client.log_batch(decision.session_id, params=same[:MOST_PARAMS])
+
+
+def status_after(session: MlflowRun, runs: Sequence[MlflowRun], decision: Decision) -> str | None:
+    """The status of a session that has ended, None to leave it: FAILED once it is blocked, as a check that failed,
+    until another verdict; its runs keep theirs."""
+    blocked, before = decision.word == Outcome.BLOCK, session.data.tags.get(tags.VERDICT)
+    if session.info.status == "RUNNING" or (not blocked and before != Outcome.BLOCK):
+        return None
+    ended = {"FAILED" if blocked else "FINISHED", *(run.info.status for run in runs)}
+    return "FINISHED" if ended == {"FINISHED"} else "FAILED"
 
 
 def named(before: str, decision: Decision) -> str:

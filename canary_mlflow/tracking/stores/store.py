@@ -157,6 +157,14 @@ def _build_guard(store_uri: str, tracking_uri: str | None = None) -> Any:
     return GUARD.load()(store_uri, tracking_uri)
 
 
+ABOUT = {
+    "mlflow.experimentKind": "custom_model_development",  # else MLflow guesses, and opens an empty one as GenAI
+    "mlflow.note.content": "A row is a session of canary-mlflow, named by its last verdict and what was changed; below "
+    "it are its runs, one for each seed. A blocked session reads FAILED, as a check that failed; its runs read "
+    "as they ended.",
+}  # fmt: skip
+
+
 def experiment_id(client: MlflowClient, name: str) -> str:
     """The id of the experiment `name`, which is created if missing; safe when several processes ask at once."""
     from mlflow.exceptions import MlflowException
@@ -164,7 +172,7 @@ def experiment_id(client: MlflowClient, name: str) -> str:
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
         try:
-            return str(client.create_experiment(name))
+            return str(client.create_experiment(name, tags=ABOUT))
         except MlflowException as error:
             experiment = client.get_experiment_by_name(name)  # another process was faster
             if experiment is None:
