@@ -77,8 +77,9 @@ class Bisection:
 @dataclass
 class Search:
     """`commits`: after the good one, in order, up to the bad one. `chance`: of a wrong answer in all of it. `minutes`:
-    after which no training begins; None for no limit. `clean`: trainings without what is looked for after which the
-    last good commit counts as good. `halted`: why nothing more is tried. `sure`: whether the last metric was told."""
+    after which no training begins; None for no limit. `again`: whether trainings of bad commits showed
+    again what does not follow from the code alone. `halted`: why nothing more is tried. `sure`: whether the last
+    metric was told."""
 
     trainer: Trainer
     good: Commit
@@ -87,9 +88,9 @@ class Search:
     chance: float
     say: Callable[[str], None]
     minutes: float | None = None
-    clean: int = 1
     halted: str = ""
     sure: bool = False
+    again: list[bool] = field(default_factory=list)
     steps: dict[str, Step] = field(default_factory=dict)
     made: dict[str, float] = field(default_factory=dict)  # the folders of trainings, and their seconds
     began: float = field(default_factory=time.monotonic)
@@ -124,7 +125,7 @@ class Search:
             Outcome.INCONCLUSIVE if skipped else Outcome.BLOCK, why if skipped else "", commit=found,
             last_good=last_good, skipped=tuple(skipped),
             evidence=self.steps[found.sha].said if found.sha in self.steps else symptom.said,
-            chance=self.chance if symptom.noisy or self.clean > 1 else 0.0,
+            chance=self.chance if symptom.noisy or self.clean(symptom) else 0.0,
         )  # fmt: skip
 
     def ends(self) -> Symptom | Bisection:
@@ -155,18 +156,19 @@ class Search:
         Returns why nothing can be told, or ''."""
         if self.shows(symptom, self.good, 1)[0] is not Answer.GOOD:
             return f"GOOD does not train twice without it: {symptom.said}"
-        again: list[bool] = []  # beside the first time, which is why it is looked for
         least, most = FACTS_AGAIN if symptom.facts else OTHERS_AGAIN
-        while len(again) < least or (not all(again) and len(again) < most):
-            again.append(self.shows(symptom, self.bad, 1 + len(again))[0] is Answer.BAD)
-        if not any(again):
-            return f"BAD shows it once and in none of {len(again)} more trainings: {symptom.said}"
-        if not (symptom.facts and all(again)):
-            shown = (sum(again) - 0.5) / len(again)  # few trainings tell it roughly, so half a time less
-            self.clean = math.ceil(math.log(self.chance) / math.log1p(-shown))
-        if not all(again):
-            self.say(f"it shows in {sum(again)} of {len(again)} more: a commit is good after {self.clean} without it")
+        while len(self.again) < least or (not all(self.again) and len(self.again) < most):
+            self.again.append(self.shows(symptom, self.bad, 1 + len(self.again))[0] is Answer.BAD)
+        if not any(self.again):
+            return f"BAD shows it once and in none of {len(self.again)} more trainings: {symptom.said}"
         return ""
+
+    def clean(self, symptom: Symptom) -> int:
+        """How many more trainings without it tell that the last good commit is good."""
+        if not self.again or (symptom.facts and all(self.again)):
+            return 0
+        shown = (sum(self.again) - 0.5) / len(self.again)  # few trainings tell it roughly, so half a time less
+        return round(math.log(self.chance) / math.log1p(-shown))
 
     def answer(self, symptom: Symptom, commit: Commit) -> Answer:
         """Whether a commit shows it, or seems to."""
@@ -197,9 +199,10 @@ class Search:
         theirs sends the search on; one that nobody can tell is skipped."""
         before, tried = len(self.made), [one for one in (found, last_good) if one.sha in self.steps]
         if not symptom.noisy:
-            for at in range(1, self.clean if last_good in tried else 0):
+            for at in range(1, 1 + self.clean(symptom) * (last_good in tried)):
                 answer, said = (Answer.UNTESTABLE, why) if (why := self.over()) else self.shows(symptom, last_good, at)
                 if answer is not Answer.GOOD:
+                    self.again += [False] * at + [True] if answer is Answer.BAD else []
                     self.told(last_good, answer, said, before)
                     return False
             return True
