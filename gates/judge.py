@@ -43,13 +43,14 @@ def judge(
     `look`: the number of this look in the policy's plan, counted from 1; None spends the full error levels at once.
     `share`: the share of the error levels that the look may spend; None takes the plan's. `accepted`: differing facts
     that somebody answers for. `anchor`: the baseline is the anchor. `missing`: runs still to come, which hard checks
-    count as good ones.
+    count as good ones, and before which metrics spend their share of an early look.
     """
     right = candidate_side(candidate.runs)
     left = baseline_side(baseline.runs if baseline else (), right)
     known = conditions(left, right)
     typos, plan = tuple(unsaid(policy, known)), policy.resolve(known)
     plan = plan.anchored() if anchor else plan
+    plan = replace(plan, alpha_block=plan.alpha_block * plan.early_share(planned(right.evidence), missing))
     policy = plan if look is None else plan.spending(plan.looks.shares[look - 1] if share is None else share)
     pairs = pair(policy, baseline, left, right)
     in_the_way = obstacles(baseline, left, right, pairs.fresh)

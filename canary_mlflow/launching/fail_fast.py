@@ -63,7 +63,7 @@ class FailFast:
         left = (len(seeds) + 1) * steps - ended
         others = (get_run(self.client, one).data.tags[PARENT_RUN] for one in champion[:1])
         took = next(filter(None, (minutes_of_runs(self.client, one) for one in (self.session_id, *others))), 0.0)
-        why = f", as {check} blocks whatever more runs show" if check else ""
+        why = f", as {check} blocks already" if check else ""
         return (
             f"the session ended at step {ended} of {steps}{why}; not made: seeds "
             f"{listed([*map(str, seeds)], 9) or 'none'}; saved: {left} steps, about {took * left / steps:.1f} minutes"

@@ -257,7 +257,7 @@ class Plan:
         _, baseline, candidate = self.sides()
         why = certain(self.policy, baseline, candidate, missing, accepted_facts(registry_of(self.client), self.model))
         if why:
-            self.say(f"{why} blocks whatever more runs show: {counted(missing, 'run')} not made")
+            self.say(f"{why} blocks already: {counted(missing, 'run')} not made")
         return bool(why)
 
     def specs(self, missing: Missing) -> Iterator[RunSpec]:
