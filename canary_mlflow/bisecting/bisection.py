@@ -27,6 +27,7 @@ MOST = SURELY[-1][0]
 LOOSE = 0.1
 """The chance of error of one step on the way, which in the end goes where it seems to: only the two commits between
 which the harm begins have to be told for sure, and a step that went astray is found out by that."""
+ATTEMPTS = 3  # after which a noisy search ends, as it would train them all
 AGAIN = "again"
 FACTS_AGAIN, OTHERS_AGAIN = (1, 4), (3, 5)
 """The fewest more trainings of the bad end that tell how often it shows, and the most, if not each time: facts follow
@@ -116,9 +117,11 @@ class Search:
         self.say(f"looking for: {symptom.said}")
         order = [self.good, *self.commits]
         for attempt in count(1):
+            if symptom.noisy and attempt > ATTEMPTS:
+                self.halted = f"too noisy: {MOST} trainings of a commit do not tell"
             found, skipped = first_bad(self.commits, lambda one: self.answer(symptom, one))
             last_good = order[order.index(found) - len(skipped) - 1]
-            if skipped or self.is_sure(symptom, last_good, found, self.chance / 2**attempt):
+            if skipped or self.is_sure(symptom, last_good, found, attempt):
                 break
         why = self.halted or "the commits between could not be told"
         return self.ended(
@@ -194,9 +197,9 @@ class Search:
             self.say(f"{commit}: {answer}{f', {said}' if said and answer is not Answer.GOOD else ''}")
         return answer
 
-    def is_sure(self, symptom: Symptom, last_good: Commit, found: Commit, chance: float) -> bool:
+    def is_sure(self, symptom: Symptom, last_good: Commit, found: Commit, attempt: int) -> bool:
         """Whether the harm begins between two neighbours, which are trained again for it. If not, another answer of
-        theirs sends the search on; one that nobody can tell is skipped."""
+        theirs sends the search on; what nobody can tell is skipped."""
         before, tried = len(self.made), [one for one in (found, last_good) if one.sha in self.steps]
         if not symptom.noisy:
             for at in range(1, 1 + self.clean(symptom) * (last_good in tried)):
@@ -206,7 +209,8 @@ class Search:
                     self.told(last_good, answer, said, before)
                     return False
             return True
-        anew = MOST  # the seeds that led here would agree with themselves
+        # The seeds that led here would agree with themselves.
+        chance, anew = self.chance / 2**attempt, MOST * attempt
         answer, said = (
             self.measured(symptom, last_good, found, chance, SURELY, anew) if tried else (Answer.BAD, symptom.said)
         )
@@ -214,9 +218,13 @@ class Search:
             if found in tried:
                 self.told(found, answer, said, before)
             return True
-        now = [self.told(one, *self.measured(symptom, self.good, one, chance, SURELY), len(self.made)) for one in tried]
+        now = [
+            self.told(one, *self.measured(symptom, self.good, one, chance, SURELY, anew), len(self.made))
+            for one in tried
+        ]
         if now == [Answer.BAD if one == found else Answer.GOOD for one in tried]:
-            self.told(tried[0], Answer.UNTESTABLE, f"cannot be told in {MOST} trainings: {said}", before)
+            for one in tried:
+                self.told(one, Answer.UNTESTABLE, f"cannot be told in {MOST} trainings: {said}", len(self.made))
         return False
 
     def shows(self, symptom: Symptom, commit: Commit, at: int) -> Told:
