@@ -179,12 +179,11 @@ class Search:
             return Answer.BAD
         if commit.sha in self.steps:
             return Answer(self.steps[commit.sha].answer)
-        why = self.halted or self.over()
-        before = len(self.made)
+        before, why = len(self.made), self.halted or self.over()
         if why:
             answer, said = Answer.UNTESTABLE, why
         elif symptom.noisy:
-            answer, said = self.measured(symptom, self.good, commit, LOOSE, ROUGHLY)
+            answer, said = self.measured(symptom, self.good, commit, LOOSE, ROUGHLY, 0)
         else:
             answer, said = self.shows(symptom, commit, 0)
         return self.told(commit, answer, said, before)
@@ -209,19 +208,16 @@ class Search:
                     self.told(last_good, answer, said, before)
                     return False
             return True
-        # The seeds that led here would agree with themselves.
-        chance, anew = self.chance / 2**attempt, MOST * attempt
-        answer, said = (
-            self.measured(symptom, last_good, found, chance, SURELY, anew) if tried else (Answer.BAD, symptom.said)
-        )
-        if answer is Answer.BAD and (self.sure or not tried):
+        if not tried:  # both ends
+            return True
+        seeds = MOST * attempt  # those that led here would agree with themselves
+        trial = (self.chance / 2**attempt, SURELY, seeds)
+        answer, said = self.measured(symptom, last_good, found, *trial)
+        if answer is Answer.BAD and self.sure:
             if found in tried:
                 self.told(found, answer, said, before)
             return True
-        now = [
-            self.told(one, *self.measured(symptom, self.good, one, chance, SURELY, anew), len(self.made))
-            for one in tried
-        ]
+        now = [self.told(one, *self.measured(symptom, self.good, one, *trial), len(self.made)) for one in tried]
         if now == [Answer.BAD if one == found else Answer.GOOD for one in tried]:
             for one in tried:
                 self.told(one, Answer.UNTESTABLE, f"cannot be told in {MOST} trainings: {said}", len(self.made))
@@ -241,9 +237,7 @@ class Search:
         good = [run for each in turns for run in self.train(self.good, symptom.seed, each).runs]
         return hard_answer(symptom, good, found.runs)
 
-    def measured(
-        self, symptom: Symptom, good: Commit, commit: Commit, chance: float, looks: Looks, first: int = 0
-    ) -> Told:
+    def measured(self, symptom: Symptom, good: Commit, commit: Commit, level: float, looks: Looks, first: int) -> Told:
         """A noisy metric of a commit, in turns with a good one, until it can be told (`sure`), or what is likelier
         at the last of the `looks`. `first`: the first seed."""
         theirs, mine, self.sure = list[Run](), list[Run](), False
@@ -257,7 +251,7 @@ class Search:
                     if found.ended:
                         return Answer.UNTESTABLE, found.ended
                     (theirs if each == good else mine).extend(found.runs)
-            answer, self.sure, said = metric_answer(symptom, theirs, mine, chance * share)
+            answer, self.sure, said = metric_answer(symptom, theirs, mine, level * share)
             if self.sure or answer is Answer.UNTESTABLE:
                 break
         return answer or Answer.UNTESTABLE, said

@@ -43,7 +43,8 @@ def bisect(
 
     It is the first one, after GOOD and up to BAD, that shows what BAD shows. Both ends are trained, in turns, until
     the gate finds what blocks BAD beside GOOD. Then ever fewer commits between are, by first parents; one that does
-    not train is skipped. What has noise is trained again, up to eight times beside GOOD, instead of guessed.
+    not train is skipped. What has noise is trained again with other seeds, until the commit is told from the one
+    before it, instead of guessed.
     Results are kept: the same command resumes where it was stopped.
 
     Without --command it trains a canary by each commit's own code; OVERRIDES are Hydra's, as for `canary run`. COMMAND
