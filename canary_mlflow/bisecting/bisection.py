@@ -224,17 +224,15 @@ class Search:
         return False
 
     def shows(self, symptom: Symptom, commit: Commit, at: int) -> Told:
-        """One training of a commit; `at`: how many were before it, each with a seed of its own, but for facts, which
-        follow from the seed."""
-        seed, turn = (symptom.seed, f"{AGAIN} {at}" if at else "") if symptom.facts else (symptom.seed + at, "")
-        found = self.train(commit, seed, turn)
+        """One training of a commit; `at`: how many were before it."""
+        found = self.train(commit, *turn_of(symptom, at))
         if found.ended:
             same = symptom.crash and found.kind == symptom.key
             return (Answer.BAD if same else Answer.UNTESTABLE), found.ended
         if symptom.crash:
             return Answer.GOOD, ""
-        turns = ("",) if commit == self.good else ("", f"{AGAIN} 1")  # what two of GOOD do not share tells nothing
-        good = [run for each in turns for run in self.train(self.good, symptom.seed, each).runs]
+        twice = range(1 + (commit != self.good))  # what two trainings of GOOD do not share tells nothing
+        good = [run for each in twice for run in self.train(self.good, *turn_of(symptom, each)).runs]
         return hard_answer(symptom, good, found.runs)
 
     def measured(self, symptom: Symptom, good: Commit, commit: Commit, level: float, looks: Looks, first: int) -> Told:
@@ -278,6 +276,11 @@ class Search:
             steps=tuple(self.steps.values()), trainings=len(self.made),
             minutes=round(sum(self.made.values()) / 60, 1), **found,
         )  # fmt: skip
+
+
+def turn_of(symptom: Symptom, at: int) -> tuple[int, str]:
+    """The seed and turn of a repeat: another seed, but for facts, which follow from the seed."""
+    return (symptom.seed, f"{AGAIN} {at}" if at else "") if symptom.facts else (symptom.seed + at, "")
 
 
 def in_turn(seed: int, good: Commit, other: Commit) -> Iterator[Commit]:
