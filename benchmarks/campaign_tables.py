@@ -102,8 +102,8 @@ def late_table(records: list[dict[str, Any]]) -> list[str]:
 def saved_table(records: list[dict[str, Any]]) -> list[str]:
     """Of each session beside its champion's: what it said, and how much of it was not made."""
     lines = [
-        "| sessions | algorithm | verdict | runs made | steps made | steps saved, % | seconds | champion's seconds |",
-        "|---|---|---|---|---|---|---|---|",
+        "| session | algorithm | verdict | runs made | steps made | steps saved, % |",
+        "|---|---|---|---|---|---|",
     ]
     full = {(one["algo"], one["load"]): one for one in records if one["kind"] == "baseline" and not one["code"]}
     for one in sorted(records, key=lambda each: (each["kind"] == "unchanged", each["kind"], each["algo"])):
@@ -114,7 +114,7 @@ def saved_table(records: list[dict[str, Any]]) -> list[str]:
         runs = f"{len(one['runs'])} of {len(whole['runs'])}"
         steps, saved = f"{made} of {planned}", f"{100 * (1 - made / planned):.0f}"
         cells = [f"`{one['kind']}`", one["algo"], f"{VERDICTS[one['code']]}: {causes(one)}", runs, steps, saved]
-        lines.append(f"| {' | '.join(cells)} | {one['seconds']:.0f} | {whole['seconds']:.0f} |")
+        lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
