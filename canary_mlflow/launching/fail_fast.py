@@ -53,7 +53,8 @@ class FailFast:
         baseline = None if before is None else version_with(self.client, self.model, before)
         runs = session_evidence(self.client, self.session_id, self.model)
         accepted = accepted_facts(registry_of(self.client), self.model)
-        return certain(self.policy, baseline, Version(model=self.model, version=None, runs=runs), missing, accepted)
+        candidate = Version(model=self.model, version=None, runs=runs)
+        return certain(self.policy, baseline, candidate, missing, accepted, by_plan=self.policy.top_up)
 
     def saved(self, run_id: str, check: str, seeds: Sequence[int], champion: Sequence[str]) -> str:
         """A sentence on what was not made. `run_id`: the last run, after which the check was certain, '' if it ended

@@ -422,7 +422,9 @@ def costing(step_cost, count, name):
 )
 def test_a_metric_that_blocks_is_certain_from_the_second_run_on(slower, made, missing, found):
     fast = load_policy({"base": "smoke", "name": "own", "fail_fast": True})
-    assert certain(fast, costing(0.1, 5, "champion"), costing(0.1 * slower, made, "candidate"), missing) == found
+    sides = costing(0.1, 5, "champion"), costing(0.1 * slower, made, "candidate")
+    assert certain(fast, *sides, missing) == found
+    assert certain(fast, *sides, missing, by_plan=True) == ""
 
 
 def test_early_looks_and_the_last_one_spend_one_level():
@@ -433,3 +435,4 @@ def test_early_looks_and_the_last_one_spend_one_level():
     assert {load_policy("smoke").early_share(runs, missing) for runs in (1, 3) for missing in (0, 2)} == {1.0}
     sides = costing(0.1, 5, "champion"), costing(0.1, 3, "candidate")
     assert [judge(policy, *sides, missing=missing).policy["alpha_block"] for missing in (0, 2)] == [0.008, 0.0005]
+    assert judge(policy, *sides, look=3).policy["alpha_block"] == pytest.approx(0.007)
