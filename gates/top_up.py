@@ -125,7 +125,7 @@ def certain(
     by_plan: bool = False,
 ) -> str:
     """The check that blocks although runs are `missing`: a hard one or the facts, which would whatever they showed, or
-    a metric, with its share of the level of BLOCK, unless looks come `by_plan`, which have all of it. '' for none, and if
+    a metric, with its share of the level of BLOCK, unless looks come `by_plan`, which have it all. '' for none, and if
     the policy does not end a session for it. `accepted`: as for `judge`."""
     if not policy.fail_fast or not candidate.runs:
         return ""

@@ -46,7 +46,7 @@ class FailFast:
         return asked and not accepted_facts(registry_of(self.client), self.model)
 
     def certain(self, missing: int) -> str:
-        """The check that blocks the session whatever its `missing` runs show; '' for none."""
+        """The check that blocks the session although runs are `missing`; '' for none."""
         if not self.policy.fail_fast:
             return ""
         before = champion_or_none(self.client, self.model)
