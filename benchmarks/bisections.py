@@ -1,14 +1,15 @@
 """How often `canary bisect` names the right commit, and in how many trainings, beside plain `git bisect run`.
 
     python benchmarks/bisections.py FOLDER                        # a small set, some minutes
-    python benchmarks/bisections.py FOLDER --each 5 --commits 16 32 64
+    python benchmarks/bisections.py FOLDER --replay --each 10 --commits 16 32 64
 
 Each history is a made git project: a small torch training in several files that logs through LoopRun, one commit that
 does harm by one of eight kinds, and around it innocent ones, of which some change the course of the loss within its
 noise, and some that do not train; the one before the harmful commit does, as nobody could tell the two apart. Plain
 bisection trains each commit once and compares its number with the middle of one training of each end, as a script for
 `git bisect run` does. The trainings are forked from this process, to save the seconds in which each would load torch;
-everything else is what the command does.
+everything else is what the command does. `--replay`: each training is a recorded run of the campaign, with its noise
+(bisect_replays.py), so that hundreds of histories take minutes; repository, search and judgement are the command's.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from bisect_replays import STATE, Replayed
 
 from canary_mlflow.bisecting.bisection import Search
 from canary_mlflow.bisecting.commits import Commit, Repository
@@ -45,6 +47,10 @@ from canary_mlflow.upgrading.probing import Probe, last_raised
 POLICY = {"base": "nightly", "name": "short", "warmup_steps": 10, "min_steps": 20}
 COMMAND = "python train.py"
 SETTINGS = {"rate": 0.05, "wait": 0.04, "ballast": 0, "frozen": False, "shift": 0, "raises": 0, "diverges": 0, "nan": 0}
+CALM = {"cost": 1.0, "worse": 1.0, "ballast": 0, "frozen": False, "shift": 0, "raises": 0, "diverges": 0, "nan": 0}
+"""The same of replayed trainings."""
+REPLAYED = {"loss": {"worse": 1.08}, "cost 10 %": {"cost": 1.1}, "cost 25 %": {"cost": 1.25}}
+"""What the harmful commit changes there, where it is not as in KINDS."""
 KINDS: Mapping[str, Mapping[str, Any]] = {
     "facts": {"frozen": True},
     "loss": {"rate": 0.012},
@@ -70,12 +76,12 @@ from model import build
 
 seed = int(os.environ["CANARY_SEED"])
 torch.manual_seed(seed)
+torch.randn({shift})
 model = build()
 optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr={rate})
 kept = bytearray({ballast} * 2**20)
 for at in range(0, len(kept), 4096):
     kept[at] = 1
-torch.randn({shift})
 with LoopRun(seed=seed, max_steps=60, workload={{"data": "made"}}, config={{"width": 16}}, system_metrics=False) as run:
     run.watch(model, optimizer)
     for step in range(1, 61):
@@ -162,18 +168,18 @@ class History:
     commits: int
 
 
-def make(folder: Path, kind: str, commits: int, rng: random.Random) -> History:
+def make(folder: Path, kind: str, commits: int, rng: random.Random, replay: bool = False) -> History:
     """A project with so many commits after its first one."""
     folder.mkdir(parents=True)
     harmful = rng.randint(1, commits)
     git(folder, "init", "--quiet", "--initial-branch=main")
-    settings, broken, notes = dict(SETTINGS), "", 0
+    settings, broken, notes = dict(CALM if replay else SETTINGS), "", 0
     commit(folder, settings, "", notes, "start")
     for at in range(1, commits + 1):
         notes += 1
         subject = rng.choice(["docs", "rename", "comments", "tidy up"])
         if at == harmful:
-            settings |= KINDS[kind]
+            settings |= REPLAYED.get(kind, KINDS[kind]) if replay else KINDS[kind]
             subject = "speed things up"
         elif not broken and rng.random() < 0.12 and at < commits - 1 and at not in (harmful - 1, harmful - 2):
             broken, subject = rng.choice(BROKEN), "begin to refactor"
@@ -188,9 +194,13 @@ def make(folder: Path, kind: str, commits: int, rng: random.Random) -> History:
 
 def commit(folder: Path, settings: Mapping[str, Any], broken: str, notes: int, subject: str) -> None:
     """Write the project's files, and commit them."""
-    for name, text in (("train.py", TRAIN), ("model.py", MODEL), ("data.py", DATA)):
-        head = broken if name == "data.py" else ""
-        (folder / name).write_text(head + text.format(**settings))
+    if "cost" in settings:
+        said = broken and f"ValueError at data.py:1 in <module>: {broken.strip()}"
+        (folder / STATE).write_text(json.dumps({**settings, "broken": said, "notes": notes}))
+    else:
+        for name, text in (("train.py", TRAIN), ("model.py", MODEL), ("data.py", DATA)):
+            head = broken if name == "data.py" else ""
+            (folder / name).write_text(head + text.format(**settings))
     (folder / "NOTES.md").write_text(f"note {notes}\n")
     git(folder, "add", "--all")
     git(folder, "-c", "user.name=A", "-c", "user.email=a@example.org", "commit", "--quiet", "--message", subject)
@@ -236,12 +246,13 @@ def plain(trainer: Trainer, good: Commit, commits: Sequence[Commit], kind: str) 
     return "" if skipped else found.sha, len(made)
 
 
-def searched(history: History, work: Path) -> dict[str, Any]:
+def searched(history: History, work: Path, rng: random.Random, replay: bool) -> dict[str, Any]:
     """What both searches found in a history."""
     os.chdir(history.folder)
     repository = Repository.here()
     good, commits = repository.commits("HEAD~" + str(history.commits), "HEAD", "")
-    trainer = Forked(command=COMMAND, work=work, minutes=5, repository=repository)
+    given: dict[str, Any] = {"command": COMMAND, "work": work, "minutes": 5, "repository": repository}
+    trainer = Replayed.of(rng, **given) if replay else Forked(**given)
     found = Search(
         trainer=trainer, good=good, commits=commits, policy=load_policy(POLICY), chance=0.02, say=lambda line: None
     ).carry_out()
@@ -297,18 +308,21 @@ def main() -> None:
     parser.add_argument("--commits", type=int, nargs="+", default=[16])
     parser.add_argument("--kinds", nargs="+", default=[*KINDS], choices=[*KINDS])
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--replay", action="store_true", help="recorded trainings instead of new ones")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    warm_up()
+    if not asked.replay:
+        warm_up()
     rows, here = [], asked.folder.absolute()
     for commits in asked.commits:
         for kind in asked.kinds:
             for at in range(asked.each):
                 name = f"{kind.replace(' ', '-').replace('%', '')}-{commits}-{asked.seed + at}"
                 rng = random.Random(name)
-                rows.append(searched(make(here / name, kind, commits, rng), here / f"{name}-work"))
+                made = make(here / name, kind, commits, rng, asked.replay)
+                rows.append(searched(made, here / f"{name}-work", rng, asked.replay))
                 print(json.dumps(rows[-1]), file=sys.stderr)
-    EMPTY.unlink()
+    EMPTY.unlink(missing_ok=True)
     print(table(rows))
 
 

@@ -2,8 +2,10 @@
 
     python benchmarks/campaign.py make FOLDER --commit REV [--loads quiet busy] [--kinds unchanged faults]
                                      [--algos sft …] [--champions N] [--minutes N] [--hardware cuda]
+                                     [--words tier=perf …]
     python benchmarks/campaign.py show FOLDER|FILE … [--write docs/measured/sessions.md]
     python benchmarks/campaign.py late FOLDER|FILE …
+    python benchmarks/campaign.py saved FOLDER|FILE …
     python benchmarks/campaign.py pack FOLDER benchmarks/data/campaign.jsonl.gz
 
 Per algorithm and load, up to five sessions each become a champion in a store of its own, with seeds that are drawn from
@@ -14,6 +16,7 @@ already is not made again, so a campaign can be stopped and grown (`--unchanged`
 
 `show` counts verdicts, with intervals by session, and what the gate says of each session's runs beside each champion of
 its row (pairs, which are not independent); and whether the cause that a fault's verdict names is the right one.
+`--words`: more of a session's command line. `saved` says how much of each session was not made, as it failed fast.
 `late` says what the gate answers of the same pairs if the candidate's steps cost more from three fifths of each run on.
 `pack` keeps each session's verdict, and of each run the series that the policy judges, to five digits.
 """
@@ -50,6 +53,7 @@ from campaign_tables import (  # noqa: E402  # the path is set above
     fault_table,
     late_table,
     read,
+    saved_table,
     unchanged_table,
     write,
 )
@@ -224,7 +228,7 @@ def pack(folder: Path, file: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("act", choices=("make", "show", "late", "pack"))
+    parser.add_argument("act", choices=("make", "show", "late", "saved", "pack"))
     parser.add_argument("paths", type=Path, nargs="+", help="see above")
     parser.add_argument("--commit", default="HEAD", help="the commit whose hash the seeds are drawn from")
     parser.add_argument("--loads", nargs="+", default=("quiet", "busy"), choices=LOADS)
@@ -234,6 +238,7 @@ def main() -> None:
     parser.add_argument("--champions", type=int, choices=range(1, BASELINES + 1), default=BASELINES)
     parser.add_argument("--hardware", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no session after so many")
+    parser.add_argument("--words", nargs="+", default=())
     parser.add_argument("--write", type=Path, nargs="*", default=())
     options = parser.parse_args()
     if options.act == "pack":
@@ -245,13 +250,13 @@ def main() -> None:
             planned = cells(load, options.kinds, options.unchanged, options.algos, options.champions)
             for cell in chain.from_iterable(with_champion(folder, one) for one in planned):
                 if time.monotonic() < last:
-                    made = make(folder, cell, commit, options.hardware)
+                    made = make(folder, cell, commit, options.hardware, options.words)
                     took = f"{made['seconds']:6.1f} s"
                     print(f"{cell.label:40s} {VERDICTS[made['code']]:13s} {took} {causes(made)}".rstrip(), flush=True)
         return None
     records = [record for path in options.paths for record in read(path)]
-    if options.act == "late":
-        print("\n".join(late_table(records)))
+    if options.act in ("late", "saved"):
+        print("\n".join({"late": late_table, "saved": saved_table}[options.act](records)))
         return None
     tables = {
         "campaign unchanged": unchanged_table(records),

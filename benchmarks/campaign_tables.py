@@ -99,6 +99,25 @@ def late_table(records: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
+def saved_table(records: list[dict[str, Any]]) -> list[str]:
+    """Of each session beside its champion's: what it said, and how much of it was not made."""
+    lines = [
+        "| session | algorithm | verdict | runs made | steps made | steps saved, % |",
+        "|---|---|---|---|---|---|",
+    ]
+    full = {(one["algo"], one["load"]): one for one in records if one["kind"] == "baseline" and not one["code"]}
+    for one in sorted(records, key=lambda each: (each["kind"] == "unchanged", each["kind"], each["algo"])):
+        whole = full.get((one["algo"], one["load"]))
+        if one["kind"] == "baseline" or whole is None:
+            continue
+        planned, made = (sum(run["last_step"] for run in each["runs"]) for each in (whole, one))
+        runs = f"{len(one['runs'])} of {len(whole['runs'])}"
+        steps, saved = f"{made} of {planned}", f"{100 * (1 - made / planned):.0f}"
+        cells = [f"`{one['kind']}`", one["algo"], f"{VERDICTS[one['code']]}: {causes(one)}", runs, steps, saved]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
 def dearer(version: Version, share: float) -> Version:
     """The version with steps that cost `share` more from LATE of each run on."""
 

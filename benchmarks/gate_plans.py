@@ -1,6 +1,7 @@
 """How often the gate decides, and decides rightly, when it may add runs: whole plans of looks on simulated runs.
 
     python benchmarks/gate_plans.py [--repeats 300] [--tiers nightly …] [--seed 31] [--seed-share 0.5]
+    python benchmarks/gate_plans.py early [--repeats 30] [--tiers perf …]    # looks before a session's end
 
 A champion has five stored runs of an earlier session; the candidate's runs are added look by look as the tier's
 policy says (docs/policy.md), to five if it would pass on fewer; on nightly, each has a fresh run of the champion
@@ -9,6 +10,8 @@ another (SD). `bad hosts`: the share of runs on a host that is 10 % slower; a fr
 its run. All sides use the same seeds; `--seed-share`: how much of an evaluation's variance between runs follows from
 the seed (0, the hardest: none). A cell: BLOCK of unchanged code / PASS of it / BLOCK at 1.5 margins / PASS at the
 margin, in %; the mean number of candidate runs if unchanged. The last line is one JSON object.
+
+`early`: what ends a session of five runs before its end, on the campaign's recorded runs (gate_early.py).
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from gate_data import NOISE, STEPS, TWICE, simulated  # noqa: E402  # the path is set above
+import gate_early as early  # noqa: E402  # the path is set above
+from gate_data import NOISE, STEPS, TWICE, simulated  # noqa: E402
 from gate_judges import STEP_LIMIT, policy_for  # noqa: E402
 
 from canary_mlflow.gates import Outcome, Run, Version, judge  # noqa: E402
@@ -120,6 +124,7 @@ def cell(found: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("act", nargs="?", choices=("plans", "early"), default="plans")
     parser.add_argument("--repeats", type=int, default=300)
     parser.add_argument("--seed", type=int, default=31)
     parser.add_argument("--tiers", nargs="*", default=list(STEPS), choices=list(STEPS))
@@ -127,6 +132,9 @@ def main() -> None:
     parser.add_argument("--places", nargs="*", default=places, choices=places, help="rows of the table")
     parser.add_argument("--seed-share", type=float, default=0.0)
     asked = parser.parse_args()
+    if asked.act == "early":
+        early.show(asked.tiers, asked.repeats, asked.seed)
+        return
     print(f"| with top-up ({asked.repeats} repeats) | {' | '.join(asked.tiers)} |")
     print("|---" * (len(asked.tiers) + 1) + "|")
     found: dict[str, dict[str, Any]] = {}

@@ -40,17 +40,21 @@ def judge(
 
     Exact facts come first, then the hard checks that need no baseline; either can block on its own. Then comparability:
     different work or hardware never gives a PASS. Then one test per metric; docs/measured/judge.md has the mathematics.
-    `look`: the number of this look in the policy's plan, counted from 1; None spends the full error levels at once.
+    `look`: the number of this look in the policy's plan, counted from 1; None spends the full error levels at once, but
+    for what early looks have of them.
     `share`: the share of the error levels that the look may spend; None takes the plan's. `accepted`: differing facts
     that somebody answers for. `anchor`: the baseline is the anchor. `missing`: runs still to come, which hard checks
-    count as good ones.
+    count as good ones, and before which metrics spend their share of an early look.
     """
     right = candidate_side(candidate.runs)
     left = baseline_side(baseline.runs if baseline else (), right)
     known = conditions(left, right)
     typos, plan = tuple(unsaid(policy, known)), policy.resolve(known)
     plan = plan.anchored() if anchor else plan
-    policy = plan if look is None else plan.spending(plan.looks.shares[look - 1] if share is None else share)
+    if look is None:
+        policy = plan = replace(plan, alpha_block=plan.alpha_block * plan.early_share(planned(right.evidence), missing))
+    else:
+        policy = plan.spending(plan.looks.shares[look - 1] if share is None else share)
     pairs = pair(policy, baseline, left, right)
     in_the_way = obstacles(baseline, left, right, pairs.fresh)
     alike = not any(one.reason_code is ReasonCode.NOT_COMPARABLE for one in in_the_way)

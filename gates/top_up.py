@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from canary_mlflow.gates.evidence.clocks import contended, judged_in_pairs
 from canary_mlflow.gates.hard.crashes import crashes
@@ -116,15 +116,22 @@ def in_vain(policy: Policy, baseline: Version, candidate: Version) -> bool:
 
 
 def certain(
-    policy: Policy, baseline: Version | None, candidate: Version, missing: int, accepted: Sequence[Difference] = ()
+    policy: Policy,
+    baseline: Version | None,
+    candidate: Version,
+    missing: int,
+    accepted: Sequence[Difference] = (),
+    *,
+    by_plan: bool = False,
 ) -> str:
-    """The check that blocks by itself, a hard one or the facts, and would whatever the `missing` runs showed; '' for
-    none, and if the policy does not end a session for it. `accepted`: as for `judge`."""
+    """The check that blocks although runs are `missing`: a hard one or the facts, which would whatever they showed, or
+    a metric, with its share of the level of BLOCK, unless looks come `by_plan`, which have it all. '' for none, and if
+    the policy does not end a session for it. `accepted`: as for `judge`."""
     if not policy.fail_fast or not candidate.runs:
         return ""
+    policy = replace(policy, rules=()) if by_plan else policy
     checks = judge(policy, baseline, candidate, accepted=accepted, missing=missing).checks
-    blocking = (one for one in checks if one.role is Role.HARD and one.outcome is CheckOutcome.BLOCK)
-    return next((one.named for one in blocking), "")
+    return next((one.named for one in checks if one.outcome is CheckOutcome.BLOCK), "")
 
 
 def _sides(policy: Policy, reference: Sequence[Run], candidate: Version) -> tuple[Policy, Side, Side]:

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
+from itertools import count, pairwise
 from statistics import fmean
 from typing import Any
 
@@ -20,15 +20,20 @@ from canary_mlflow.gates.model.records import Run
 from canary_mlflow.gates.model.verdict import Outcome
 from canary_mlflow.upgrading.probing import RESULT, Probe, known_at
 
-PLAN = ((1, 0.0), (2, 0.2), (4, 0.3), (8, 0.5))
-"""Trainings of a commit after which a noisy step is judged, and the share of its chance of error that each look has.
-One tells only that nothing changed."""
-MOST = PLAN[-1][0]
+ROUGHLY, SURELY = ((1, 0.0), (2, 0.5), (4, 0.5)), ((4, 0.5), (8, 0.5))
+"""Trainings of a commit after which a noisy metric is judged, and the share of the chance of error that each look has.
+One tells only that nothing changed, and two seldom how noisy it is."""
+MOST = SURELY[-1][0]
+LOOSE = 0.1
+"""The chance of error of one step on the way, which in the end goes where it seems to: only the two commits between
+which the harm begins have to be told for sure, and a step that went astray is found out by that."""
+ATTEMPTS = 3  # after which a noisy search ends, as it would train them all
 AGAIN = "again"
-REPEATS = 4  # trainings of the bad end that tell how often it shows what does not come each time
-NOISY = 2
-"""Commits that may stay open for noise: with more the search ends, as it would train them all."""
+FACTS_AGAIN, OTHERS_AGAIN = (1, 4), (3, 5)
+"""The fewest more trainings of the bad end that tell how often it shows, and the most, if not each time: facts follow
+from the seed."""
 ENDS = 4  # trainings of both ends, of which the last two confirm what blocks
+Looks = tuple[tuple[int, float], ...]
 Told = tuple[Answer, str]
 
 
@@ -73,8 +78,9 @@ class Bisection:
 @dataclass
 class Search:
     """`commits`: after the good one, in order, up to the bad one. `chance`: of a wrong answer in all of it. `minutes`:
-    after which no training begins; None for no limit. `clean`: trainings without what is looked for after which a
-    commit counts as good. `halted`: why nothing more is tried."""
+    after which no training begins; None for no limit. `again`: whether trainings of bad commits showed
+    again what does not follow from the code alone. `halted`: why nothing more is tried. `sure`: whether the last
+    metric was told."""
 
     trainer: Trainer
     good: Commit
@@ -83,21 +89,21 @@ class Search:
     chance: float
     say: Callable[[str], None]
     minutes: float | None = None
-    clean: int = 1
     halted: str = ""
+    sure: bool = False
+    again: list[bool] = field(default_factory=list)
     steps: dict[str, Step] = field(default_factory=dict)
     made: dict[str, float] = field(default_factory=dict)  # the folders of trainings, and their seconds
     began: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         self.bad, self.many = self.commits[-1], math.ceil(math.log2(len(self.commits)))
-        self.level = self.chance / max(1, self.many)  # that one step may take
 
     def planned(self) -> dict[str, Any]:
         """The fewest and the most trainings where no commit is skipped: for what repeats exactly, and for what is noisy
         and close. `minutes`: of one; None if none was made."""
         known = (known_at(self.trainer.place(end, 0)) for end in (self.good, self.bad))
-        most = 2 * self.policy.looks.runs[-1] + 2 * MOST * self.many
+        most = 4 * MOST + 2 * ROUGHLY[-1][0] * self.many
         return {"commits": len(self.commits), "least": ENDS + self.many, "most": most,
                 "minutes": max((one.seconds / 60 for one in known if one), default=None)}  # fmt: skip
 
@@ -109,20 +115,27 @@ class Search:
         if not symptom.noisy and (odd := self.confirmed(symptom)):
             return self.ended(Outcome.INCONCLUSIVE, odd)
         self.say(f"looking for: {symptom.said}")
-        found, skipped = first_bad(self.commits, lambda one: self.answer(symptom, one))
         order = [self.good, *self.commits]
+        for attempt in count(1):
+            if symptom.noisy and attempt > ATTEMPTS:
+                self.halted = f"too noisy: {MOST} trainings of a commit do not tell"
+            found, skipped = first_bad(self.commits, lambda one: self.answer(symptom, one))
+            last_good = order[order.index(found) - len(skipped) - 1]
+            if skipped or self.is_sure(symptom, last_good, found, attempt):
+                break
         why = self.halted or "the commits between could not be told"
         return self.ended(
             Outcome.INCONCLUSIVE if skipped else Outcome.BLOCK, why if skipped else "", commit=found,
-            last_good=order[order.index(found) - len(skipped) - 1], skipped=tuple(skipped),
+            last_good=last_good, skipped=tuple(skipped),
             evidence=self.steps[found.sha].said if found.sha in self.steps else symptom.said,
-            chance=self.chance if symptom.noisy or self.clean > 1 else 0.0,
+            chance=self.chance if symptom.noisy or self.clean(symptom) else 0.0,
         )  # fmt: skip
 
     def ends(self) -> Symptom | Bisection:
         """What the bad end shows."""
         good, bad = list[Run](), list[Run]()
-        for look, (before, runs) in enumerate(pairwise((0, *self.policy.looks.runs)), 1):
+        planned = self.policy.looks.runs
+        for look, (before, runs) in enumerate(pairwise((0, *planned, *(MOST,) * (planned[-1] < MOST))), 1):
             for seed in range(before, runs):
                 if self.made and (over := self.over()):
                     return self.ended(Outcome.INCONCLUSIVE, over)
@@ -134,7 +147,7 @@ class Search:
                     if found.ended:
                         return Symptom(key=found.kind, said=found.ended, policy=self.policy, seed=seed, crash=True)
                     (good if commit is self.good else bad).extend(found.runs)
-            verdict = verdict_on(self.policy, good, bad, look)
+            verdict = verdict_on(self.policy, good, bad, min(look, len(planned)))
             if (symptom := symptom_of(self.policy, good, bad, verdict)) is not None:
                 return symptom
             if verdict.outcome is Outcome.PASS:
@@ -144,67 +157,102 @@ class Search:
     def confirmed(self, symptom: Symptom) -> str:
         """Find out how often it shows at the bad end, and so how many trainings tell that a commit does not show it.
         Returns why nothing can be told, or ''."""
-        if self.shows(symptom, self.good, AGAIN)[0] is not Answer.GOOD:
+        if self.shows(symptom, self.good, 1)[0] is not Answer.GOOD:
             return f"GOOD does not train twice without it: {symptom.said}"
-        shown = [True, self.shows(symptom, self.bad, AGAIN)[0] is Answer.BAD]
-        while not all(shown) and len(shown) < REPEATS:
-            shown.append(self.shows(symptom, self.bad, f"{AGAIN} {len(shown)}")[0] is Answer.BAD)
-        if not all(shown):
-            self.clean = math.ceil(math.log(self.level) / math.log1p(-sum(shown) / len(shown)))
-            self.say(f"it shows in {sum(shown)} of {len(shown)}: a commit is good after {self.clean} without it")
+        least, most = FACTS_AGAIN if symptom.facts else OTHERS_AGAIN
+        while len(self.again) < least or (not all(self.again) and len(self.again) < most):
+            self.again.append(self.shows(symptom, self.bad, 1 + len(self.again))[0] is Answer.BAD)
+        if not any(self.again):
+            return f"BAD shows it once and in none of {len(self.again)} more trainings: {symptom.said}"
         return ""
 
+    def clean(self, symptom: Symptom) -> int:
+        """How many more trainings without it tell that the last good commit is good."""
+        if not self.again or (symptom.facts and all(self.again)):
+            return 0
+        shown = (sum(self.again) - 0.5) / len(self.again)  # few trainings tell it roughly, so half a time less
+        return round(math.log(self.chance) / math.log1p(-shown))
+
     def answer(self, symptom: Symptom, commit: Commit) -> Answer:
-        """Whether a commit shows it."""
+        """Whether a commit shows it, or seems to."""
         if commit == self.bad:
             return Answer.BAD
+        if commit.sha in self.steps:
+            return Answer(self.steps[commit.sha].answer)
         before, why = len(self.made), self.halted or self.over()
-        answer, said = (Answer.UNTESTABLE, why) if why else self.told(symptom, commit)
-        self.steps[commit.sha] = Step(commit=commit, answer=answer, said=said, trainings=len(self.made) - before)
-        if len(self.made) > before:
+        if why:
+            answer, said = Answer.UNTESTABLE, why
+        elif symptom.noisy:
+            answer, said = self.measured(symptom, self.good, commit, LOOSE, ROUGHLY, 0)
+        else:
+            answer, said = self.shows(symptom, commit, 0)
+        return self.told(commit, answer, said, before)
+
+    def told(self, commit: Commit, answer: Answer, said: str, before: int) -> Answer:
+        """Keep what a commit showed after `before` trainings."""
+        trainings = len(self.made) - before + (self.steps[commit.sha].trainings if commit.sha in self.steps else 0)
+        self.steps[commit.sha] = Step(commit=commit, answer=answer, said=said, trainings=trainings)
+        if trainings:
             self.say(f"{commit}: {answer}{f', {said}' if said and answer is not Answer.GOOD else ''}")
         return answer
 
-    def told(self, symptom: Symptom, commit: Commit) -> Told:
-        """The same, with what it said."""
-        if symptom.noisy:
-            return self.measured(symptom, commit)
-        for at in range(self.clean):
-            answer, said = self.shows(symptom, commit, f"{AGAIN} {at}" if at else "")
-            if answer is not Answer.GOOD:
-                break
-        return answer, said
+    def is_sure(self, symptom: Symptom, last_good: Commit, found: Commit, attempt: int) -> bool:
+        """Whether the harm begins between two neighbours, which are trained again for it. If not, another answer of
+        theirs sends the search on; what nobody can tell is skipped."""
+        before, tried = len(self.made), [one for one in (found, last_good) if one.sha in self.steps]
+        if not symptom.noisy:
+            for at in range(1, 1 + self.clean(symptom) * (last_good in tried)):
+                answer, said = (Answer.UNTESTABLE, why) if (why := self.over()) else self.shows(symptom, last_good, at)
+                if answer is not Answer.GOOD:
+                    self.again += [False] * at + [True] if answer is Answer.BAD else []
+                    self.told(last_good, answer, said, before)
+                    return False
+            return True
+        if not tried:  # both ends
+            return True
+        seeds = MOST * attempt  # those that led here would agree with themselves
+        trial = (self.chance / 2**attempt, SURELY, seeds)
+        answer, said = self.measured(symptom, last_good, found, *trial)
+        if answer is Answer.BAD and self.sure:
+            if found in tried:
+                self.told(found, answer, said, before)
+            return True
+        now = [self.told(one, *self.measured(symptom, self.good, one, *trial), len(self.made)) for one in tried]
+        if now == [Answer.BAD if one == found else Answer.GOOD for one in tried]:
+            for one in tried:
+                self.told(one, Answer.UNTESTABLE, f"cannot be told in {MOST} trainings: {said}", len(self.made))
+        return False
 
-    def shows(self, symptom: Symptom, commit: Commit, turn: str) -> Told:
-        """One training of a commit."""
-        found = self.train(commit, symptom.seed, turn)
+    def shows(self, symptom: Symptom, commit: Commit, at: int) -> Told:
+        """One training of a commit; `at`: how many were before it."""
+        found = self.train(commit, *turn_of(symptom, at))
         if found.ended:
             same = symptom.crash and found.kind == symptom.key
             return (Answer.BAD if same else Answer.UNTESTABLE), found.ended
         if symptom.crash:
             return Answer.GOOD, ""
-        turns = ("",) if commit is self.good else ("", AGAIN)  # what two trainings of GOOD do not share tells nothing
-        good = [run for each in turns for run in self.train(self.good, symptom.seed, each).runs]
+        twice = range(1 + (commit != self.good))  # what two trainings of GOOD do not share tells nothing
+        good = [run for each in twice for run in self.train(self.good, *turn_of(symptom, each)).runs]
         return hard_answer(symptom, good, found.runs)
 
-    def measured(self, symptom: Symptom, commit: Commit) -> Told:
-        """A noisy metric of a commit, in turns with GOOD, until it can be told."""
-        good, other = list[Run](), list[Run]()
-        for (before, _), (trainings, share) in pairwise(((0, 0.0), *PLAN)):
+    def measured(self, symptom: Symptom, good: Commit, commit: Commit, level: float, looks: Looks, first: int) -> Told:
+        """A noisy metric of a commit, in turns with a good one, until it can be told (`sure`), or what is likelier
+        at the last of the `looks`. `first`: the first seed."""
+        theirs, mine, self.sure = list[Run](), list[Run](), False
+        turns = {good: commit.sha, commit: "" if good == self.good else good.sha} if symptom.timed else {}
+        for (before, _), (trainings, share) in pairwise(((0, 0.0), *looks)):
             if over := self.over():
                 return Answer.UNTESTABLE, over
-            for seed in range(before, trainings):
-                for each in in_turn(seed, self.good, commit):
-                    found = self.train(each, seed, commit.sha if symptom.timed and each is self.good else "")
+            for seed in range(first + before, first + trainings):
+                for each in in_turn(seed, good, commit):
+                    found = self.train(each, seed, turns.get(each, ""))
                     if found.ended:
                         return Answer.UNTESTABLE, found.ended
-                    (good if each is self.good else other).extend(found.runs)
-            answer, said = metric_answer(symptom, good, other, self.level * share)
-            if answer is not None:
-                return answer, said
-        if sum(step.trainings > 0 and step.answer == Answer.UNTESTABLE for step in self.steps.values()) + 1 >= NOISY:
-            self.halted = f"too noisy: {MOST} trainings of a commit do not tell"
-        return Answer.UNTESTABLE, f"cannot be told in {MOST} trainings: {said}"
+                    (theirs if each == good else mine).extend(found.runs)
+            answer, self.sure, said = metric_answer(symptom, theirs, mine, level * share)
+            if self.sure or answer is Answer.UNTESTABLE:
+                break
+        return answer or Answer.UNTESTABLE, said
 
     def train(self, commit: Commit, seed: int, turn: str = "") -> Probe:
         """One training, counted once. A failure of GOOD is not kept: somebody mends what was amiss."""
@@ -228,6 +276,11 @@ class Search:
             steps=tuple(self.steps.values()), trainings=len(self.made),
             minutes=round(sum(self.made.values()) / 60, 1), **found,
         )  # fmt: skip
+
+
+def turn_of(symptom: Symptom, at: int) -> tuple[int, str]:
+    """The seed and turn of a repeat: another seed, but for facts, which follow from the seed."""
+    return (symptom.seed, f"{AGAIN} {at}" if at else "") if symptom.facts else (symptom.seed + at, "")
 
 
 def in_turn(seed: int, good: Commit, other: Commit) -> Iterator[Commit]:

@@ -46,7 +46,9 @@ def symptom_of(policy: Policy, good: Runs, bad: Runs, verdict: Verdict) -> Sympt
     policy = policy.resolve(conditions(baseline_side(good, side), side))
     if check.role is Role.HARD:
         asked = replace(policy, rules=())
-        return Symptom(key=check.metric, said=check.reason, facts=_deciding(verdict), policy=asked)
+        shown = Symptom(key=check.metric, said=check.reason, facts=_deciding(verdict), policy=asked)
+        seeds = (run.seed for run in bad if hard_answer(shown, good, [run])[0] is Answer.BAD)
+        return replace(shown, seed=next(seeds, None) or 0)
     rule = next(one for one in policy.rules if one.name == check.metric)
     assert check.evidence is not None
     asked = _halfway(policy, rule, check.evidence)
@@ -82,22 +84,23 @@ def hard_answer(symptom: Symptom, good: Runs, other: Runs) -> tuple[Answer, str]
     return Answer.GOOD, ""
 
 
-def metric_answer(symptom: Symptom, good: Runs, other: Runs, level: float) -> tuple[Answer | None, str]:
-    """Whether a metric is nearer to the bad end or to the good one, each wrong with no more than the chance `level`;
-    None while that cannot be told. A single run tells no more than that nothing changed."""
+def metric_answer(symptom: Symptom, good: Runs, other: Runs, level: float) -> tuple[Answer | None, bool, str]:
+    """Whether a metric is nearer to the bad end or to the good one, and whether that is wrong with no more than the
+    chance `level`, else it only seems so; None on a busy machine, which may be quieter for the next pair. A single run
+    tells no more than that nothing changed."""
     verdict = verdict_on(symptom.policy, good, other)
     check = next((one for one in verdict.checks if one.metric == symptom.key), verdict.checks[0])
     found = check.evidence
     if found is None:
-        busy = check.reason_code is ReasonCode.INVALID_ENVIRONMENT  # the machine may be quieter for the next pair
-        return (None if busy else Answer.UNTESTABLE), check.reason
+        busy = check.reason_code is ReasonCode.INVALID_ENVIRONMENT
+        return (None if busy else Answer.UNTESTABLE), False, check.reason
     if found.identical:
-        return Answer.GOOD, check.reason
-    if len(other) < LEAST_TO_BLOCK or found.p_harm is None or found.p_noninferior is None:
-        return None, check.reason
-    if found.p_harm <= level:
-        return Answer.BAD, check.reason
-    return (Answer.GOOD if found.p_noninferior <= level else None), check.reason
+        return Answer.GOOD, True, check.reason
+    assert found.p_harm is not None
+    assert found.p_noninferior is not None
+    answer = Answer.BAD if found.p_harm < 1 else Answer.GOOD
+    p = found.p_harm if answer is Answer.BAD else found.p_noninferior
+    return answer, len(other) >= LEAST_TO_BLOCK and p <= level, check.reason
 
 
 def _deciding(verdict: Verdict) -> frozenset[str]:

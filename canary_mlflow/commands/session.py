@@ -62,12 +62,13 @@ def run(
     """Run COMMAND for each seed in a session of MODEL, register the session as a version, and gate it.
 
     Each seed has a process of its own, which finds its seed in CANARY_SEED and where {seed} stands in COMMAND; its
-    trainer must use it. The first one that does not end well ends the session: the runs are judged, and no version is
-    made.
+    trainer must use it. The first one that does not end well, or with which something blocks where the policy fails
+    fast, ends the session: the runs are judged, and no version is made.
     """
     from canary_mlflow import api
     from canary_mlflow.analysis.reading import publish_study
     from canary_mlflow.errors import BrokeOff
+    from canary_mlflow.launching.fail_fast import FailFast
     from canary_mlflow.launching.seeds import refuse_no_command, seeds_of, train
     from canary_mlflow.policies import load_policy, policy_names
     from canary_mlflow.registry.judging.unregistered import gate_session
@@ -82,7 +83,8 @@ def run(
             model, policy=policy if shipped else "smoke", experiment=experiment, tracking_uri=tracking_uri
         ) as opened:
             client = open_store(opened.store)
-            train(client, opened.session_id, command, numbers)
+            early = FailFast.of(client, model, opened.session_id, policy)
+            train(client, opened.session_id, command, numbers, early.certain)
     except BrokeOff as error:
         say(str(error))
         decision = gate_session(client, model, opened.session_id, rules)

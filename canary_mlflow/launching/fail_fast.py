@@ -46,14 +46,15 @@ class FailFast:
         return asked and not accepted_facts(registry_of(self.client), self.model)
 
     def certain(self, missing: int) -> str:
-        """The check that blocks the session whatever its `missing` runs show; '' for none."""
+        """The check that blocks the session although runs are `missing`; '' for none."""
         if not self.policy.fail_fast:
             return ""
         before = champion_or_none(self.client, self.model)
         baseline = None if before is None else version_with(self.client, self.model, before)
         runs = session_evidence(self.client, self.session_id, self.model)
         accepted = accepted_facts(registry_of(self.client), self.model)
-        return certain(self.policy, baseline, Version(model=self.model, version=None, runs=runs), missing, accepted)
+        candidate = Version(model=self.model, version=None, runs=runs)
+        return certain(self.policy, baseline, candidate, missing, accepted, by_plan=self.policy.top_up)
 
     def saved(self, run_id: str, check: str, seeds: Sequence[int], champion: Sequence[str]) -> str:
         """A sentence on what was not made. `run_id`: the last run, after which the check was certain, '' if it ended
@@ -63,7 +64,7 @@ class FailFast:
         left = (len(seeds) + 1) * steps - ended
         others = (get_run(self.client, one).data.tags[PARENT_RUN] for one in champion[:1])
         took = next(filter(None, (minutes_of_runs(self.client, one) for one in (self.session_id, *others))), 0.0)
-        why = f", as {check} blocks whatever more runs show" if check else ""
+        why = f", as {check} blocks already" if check else ""
         return (
             f"the session ended at step {ended} of {steps}{why}; not made: seeds "
             f"{listed([*map(str, seeds)], 9) or 'none'}; saved: {left} steps, about {took * left / steps:.1f} minutes"

@@ -255,9 +255,10 @@ class Plan:
     def is_certain(self, missing: int) -> bool:
         """Whether the candidate fails whatever the missing runs show, which is said."""
         _, baseline, candidate = self.sides()
-        why = certain(self.policy, baseline, candidate, missing, accepted_facts(registry_of(self.client), self.model))
+        accepted = accepted_facts(registry_of(self.client), self.model)
+        why = certain(self.policy, baseline, candidate, missing, accepted, by_plan=True)
         if why:
-            self.say(f"{why} blocks whatever more runs show: {counted(missing, 'run')} not made")
+            self.say(f"{why} blocks already: {counted(missing, 'run')} not made")
         return bool(why)
 
     def specs(self, missing: Missing) -> Iterator[RunSpec]:

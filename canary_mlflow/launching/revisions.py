@@ -271,8 +271,8 @@ def make(trial: Trial, runner: Runner, pairs: int, say: Callable[[str], None]) -
                 return True
         missing = sum(left.values())
         pair_over = trial.policy.fail_fast and missing and not left[spec.seed]
-        if pair_over and (why := certain(trial.policy, *trial.versions(), missing)):
-            say(f"{why} blocks whatever more runs show: {counted(missing, 'run')} not made")
+        if pair_over and (why := certain(trial.policy, *trial.versions(), missing, by_plan=True)):
+            say(f"{why} blocks already: {counted(missing, 'run')} not made")
             return True
     make_again(trial, runner, say)
     return False

@@ -9,13 +9,14 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import psutil
 
 from canary_mlflow.errors import BrokeOff, CanaryError, UsageError
+from canary_mlflow.gates.model.wording import counted
 from canary_mlflow.shown import say
 from canary_mlflow.tags import ROLE, SEED
 from canary_mlflow.tracking.signals import waiting
@@ -51,9 +52,12 @@ def refuse_no_command(command: Sequence[str]) -> None:
         )
 
 
-def train(client: MlflowClient, session_id: str, command: Sequence[str], seeds: Sequence[int]) -> None:
-    """Run the command for each seed in turn, or once without one where its script goes over seeds by itself. Raises
-    BrokeOff where it does not end well, and UsageError for runs that are not of their seed."""
+def train(
+    client: MlflowClient, session_id: str, command: Sequence[str], seeds: Sequence[int], certain: Callable[[int], str]
+) -> None:
+    """Run the command for each seed in turn, or once without one where its script goes over seeds by itself. `certain`:
+    what blocks although so many are missing. Raises BrokeOff where it does not end well, or something blocks, and
+    UsageError for runs that are not of their seed."""
     for number, seed in enumerate(seeds or [None], 1):
         words = [word if seed is None else word.replace(MARK, str(seed)) for word in command]
         before = {run.info.run_id for run in _runs(client, session_id)}
@@ -66,6 +70,11 @@ def train(client: MlflowClient, session_id: str, command: Sequence[str], seeds: 
             _broken(who, code, made)
         if seed is not None:
             _refuse_others(who, seed, made)
+        missing = len(seeds) - number
+        if missing > 0 and (why := certain(missing)):
+            raise BrokeOff(
+                f"{who}: {why} blocks already; {counted(missing, 'seed')} not trained, no version registered"
+            )
 
 
 def _runs(client: MlflowClient, session_id: str) -> list[Run]:

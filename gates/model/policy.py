@@ -118,6 +118,10 @@ class HardChecks:
     facts: Annotated[bool, flag]
 
 
+EARLY = 0.2
+"""The share of BLOCK's level that all early looks of a session spend together, if the policy has it fail fast."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ValidityRules:
     """Beyond what a run's clock tells about the machine instead: see gates/evidence/clocks.py. None switches it off.
@@ -264,6 +268,13 @@ class Policy:
         weights = sum(rule.weight for rule in self.rules if rule.blocks)
         share = weights / (weights + self.evals.deciding) if self.evals and self.evals.deciding else 1.0
         return replace(self, alpha_block=self.alpha_block * share)
+
+    def early_share(self, runs: int, missing: int) -> float:
+        """The share of BLOCK's level for a look after so many runs: half of EARLY after the second one, and each time
+        half of what is left, however many are planned; of a look with no runs missing, what they leave."""
+        if not self.fail_fast:
+            return 1.0
+        return EARLY * 0.5 ** max(1, runs - 1) if missing else 1.0 - EARLY
 
     def spending(self, share: float) -> Policy:
         """The policy with a share of both error levels, such as one look may spend."""

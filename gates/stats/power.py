@@ -174,4 +174,4 @@ def _normal_points(count: int, dimensions: int) -> Values:
 def level(policy: Policy, rule: MetricRule) -> float:
     """The rule's share of the level of BLOCK when all deciding rules are tested."""
     others = sum(other.weight for other in policy.rules if other.blocks and other.name != rule.name)
-    return policy.alpha_block * rule.weight / (rule.weight + others)
+    return policy.alpha_block * policy.early_share(0, 0) * rule.weight / (rule.weight + others)

@@ -58,10 +58,10 @@ def work(place: Path) -> Workplace:
 
 
 def run(
-    work: Workplace, *words: str, script: tuple[str, ...] = ("train.py",), **environment: str
+    work: Workplace, *words: str, script: tuple[str, ...] = ("train.py",), policy: str = "files", **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """The command, with the script in forked processes."""
-    command = ["session", "run", "mine", *words, "--policy", "files", "--", forking.python(), *script]
+    command = ["session", "run", "mine", *words, "--policy", policy, "--", forking.python(), *script]
     return work.canary(*command, **with_tests(work), **environment)
 
 
@@ -100,8 +100,11 @@ def test_a_script_of_one_seed_becomes_a_judged_version_by_one_command(work: Work
     assert (again.returncode, word_of(again)) == (0, "PASS"), again.stdout
     assert client.get_model_version_by_alias("mine", "champion").version == 2
     assert session_of(work)[0].info.run_id != session.info.run_id
-    harm = run(work, "--seeds", "0", "1", HARM="1")
+    (work.folder / "fast.yaml").write_text("base: files\nname: fast\nfail_fast: true\n")
+    harm = run(work, "--seeds", "0", "1", "2", policy="fast.yaml", HARM="1")
     assert (harm.returncode, word_of(harm)) == (1, "BLOCK"), harm.stdout
+    assert "loss blocks already; 1 seed not trained, no version registered" in harm.stderr
+    assert seeds(session_of(work)[1]) == ["0", "1"]
     assert client.get_model_version_by_alias("mine", "champion").version == 2
 
 

@@ -397,3 +397,42 @@ def test_a_check_is_certain_only_if_good_runs_would_not_turn_it(theirs, missing,
     sides = unstable(10, theirs, "champion"), unstable(1, 1, "candidate")
     assert certain(fast, *sides, missing) == found
     assert certain(slow, *sides, missing) == ""
+
+
+def costing(step_cost, count, name):
+    steps = np.arange(1, 61)
+    return Version(
+        model="m", version=None,
+        runs=tuple(
+            Run(
+                run_id=f"{name} {seed}", seed=seed, last_step=60, completed=True, learned=True,
+                series={
+                    "step_time": Series(name="step_time", steps=steps, values=step_cost + 0.001 * seed + 0.0 * steps),
+                    "eval_loss": Series(name="eval_loss", steps=steps[-1:], values=np.array([1 + 0.001 * seed])),
+                },
+            )
+            for seed in range(count)
+        ),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("slower", "made", "missing", "found"),
+    [(1.3, 2, 3, "step_time"), (1.3, 1, 4, ""), (1.1, 2, 3, ""), (1.0, 4, 1, ""), (1.3, 2, 0, "step_time")],
+)
+def test_a_metric_that_blocks_is_certain_from_the_second_run_on(slower, made, missing, found):
+    fast = load_policy({"base": "smoke", "name": "own", "fail_fast": True})
+    sides = costing(0.1, 5, "champion"), costing(0.1 * slower, made, "candidate")
+    assert certain(fast, *sides, missing) == found
+    assert certain(fast, *sides, missing, by_plan=True) == ""
+
+
+def test_early_looks_and_the_last_one_spend_one_level():
+    policy = load_policy("perf")
+    early = [policy.early_share(runs, 5) for runs in range(2, 100)]
+    assert early[:3] == pytest.approx([0.1, 0.05, 0.025])
+    assert 1 - 1e-9 < sum(early) + policy.early_share(5, 0) <= 1
+    assert {load_policy("smoke").early_share(runs, missing) for runs in (1, 3) for missing in (0, 2)} == {1.0}
+    sides = costing(0.1, 5, "champion"), costing(0.1, 3, "candidate")
+    assert [judge(policy, *sides, missing=missing).policy["alpha_block"] for missing in (0, 2)] == [0.008, 0.0005]
+    assert judge(policy, *sides, look=3).policy["alpha_block"] == pytest.approx(0.007)
