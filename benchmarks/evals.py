@@ -264,7 +264,7 @@ def trained(rng: np.random.Generator, right: Any, seeds: int, harm: float) -> An
 def of_canary(_: int) -> dict[str, Any]:
     """Three seeds against three of real canaries: by items and seeds, and by the mean of each seed, as `eval_accuracy`
     is judged in every tier."""
-    read = json.loads((Path(__file__).parent / "canary-items.json").read_text())
+    read = json.loads((Path(__file__).parent / "data" / "canary-items.json").read_text())
     unchanged, changed = (np.array([list(map(float, row)) for row in read[name]]) for name in ("unchanged", "lr 1e-4"))
     rows: dict[str, list[str]] = {"items and seeds": [], "the mean of each seed": []}
     limits = (0.02, 0.03, 0.04)
