@@ -137,16 +137,19 @@ def live(folder: Path, uri: str, address: str, browser: Any, place: Path) -> Non
 
 
 def watched(uri: str, run_id: str, browser: Any, place: Path) -> None:
-    """What `canary watch` shows of the run at this moment, in a terminal of 100 columns."""
+    """What `canary watch` shows of the run at this moment, in a terminal of 112 columns."""
     from rich.console import Console
     from rich.terminal_theme import MONOKAI
 
     from canary_mlflow.reports.following import WATCHED, look, screen
     from canary_mlflow.tracking.stores.store import reading_store
 
+    client = reading_store(uri)
+    while (sight := look(client, run_id, WATCHED)).run.step < 150 and not sight.ended:
+        time.sleep(0.5)  # rows come every ten seconds
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
-        console = Console(record=True, width=100, file=nowhere, force_terminal=True, color_system="truecolor")
-        console.print(screen(look(reading_store(uri), run_id, WATCHED), int(time.time() * 1000), ""))
+        console = Console(record=True, width=112, file=nowhere, force_terminal=True, color_system="truecolor")
+        console.print(screen(sight, int(time.time() * 1000), ""))
     page = place / "watch.html"
     inside = '<pre style="font: 15px/1.35 DejaVu Sans Mono, monospace; padding: 12px; margin: 0">{code}</pre>'
     console.save_html(
@@ -155,7 +158,7 @@ def watched(uri: str, run_id: str, browser: Any, place: Path) -> None:
         code_format=f"<body style='margin: 0; background: {{background}}; color: {{foreground}}'>{inside}",
         inline_styles=True,
     )
-    with window(browser, "file://", width=960, height=680) as seen:
+    with window(browser, "file://", width=1060, height=680) as seen:
         seen.open(str(page))
         seen.page.set_viewport_size(
             {"width": 960, "height": seen.page.evaluate("document.querySelector('pre').offsetHeight")}

@@ -402,7 +402,7 @@ def test_no_fault_for_those_who_cannot_see_it_well(site: Site, width: int) -> No
             seen.open(path)
             for check in seen.page.locator(".check summary").all()[:1]:
                 check.click()
-            assert seen.faults() == [], path
+            assert [*seen.faults(), *seen.faults("target-size")] == [], path
             if width > 1000:  # a phone has the same colours
                 seen.page.emulate_media(color_scheme="dark")
                 assert seen.faults("color-contrast") == [], path
