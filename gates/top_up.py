@@ -129,7 +129,7 @@ def certain(
     the policy does not end a session for it. `accepted`: as for `judge`."""
     if not policy.fail_fast or not candidate.runs:
         return ""
-    policy = replace(policy, rules=()) if by_plan else policy
+    policy = replace(policy, rules=(), overlays=()) if by_plan else policy
     checks = judge(policy, baseline, candidate, accepted=accepted, missing=missing).checks
     return next((one.named for one in checks if one.outcome is CheckOutcome.BLOCK), "")
 

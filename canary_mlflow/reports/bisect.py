@@ -35,6 +35,6 @@ def plan_line(commits: int, least: int, most: int, minutes: float | None) -> str
     """What a dry run says. `minutes`: of one training; None if it is not known."""
     known = minutes is not None and f"{lasting(least * minutes)} to {lasting(most * minutes)}"
     return (
-        f"{counted(commits, 'commit')}: would make {least} trainings where what blocks repeats exactly, up to {most} "
+        f"{counted(commits, 'commit')}: would make {least} trainings where what blocks repeats exactly, about {most} "
         f"where it has noise; {known or 'how many minutes that takes is known once GOOD has been trained'}."
     )

@@ -405,9 +405,9 @@ def costing(step_cost, count, name):
         model="m", version=None,
         runs=tuple(
             Run(
-                run_id=f"{name} {seed}", seed=seed, last_step=60, completed=True, learned=True,
+                run_id=f"{name} {seed}", seed=seed, last_step=60, hardware={"backend": "cpu"}, learned=True,
                 series={
-                    "step_time": Series(name="step_time", steps=steps, values=step_cost + 0.001 * seed + 0.0 * steps),
+                    "step_cost": Series(name="step_cost", steps=steps, values=step_cost + 0.001 * seed + 0.0 * steps),
                     "eval_loss": Series(name="eval_loss", steps=steps[-1:], values=np.array([1 + 0.001 * seed])),
                 },
             )
@@ -418,7 +418,7 @@ def costing(step_cost, count, name):
 
 @pytest.mark.parametrize(
     ("slower", "made", "missing", "found"),
-    [(1.3, 2, 3, "step_time"), (1.3, 1, 4, ""), (1.1, 2, 3, ""), (1.0, 4, 1, ""), (1.3, 2, 0, "step_time")],
+    [(1.5, 2, 3, "step_cost"), (1.5, 1, 4, ""), (1.1, 2, 3, ""), (1.0, 4, 1, ""), (1.5, 2, 0, "step_cost")],
 )
 def test_a_metric_that_blocks_is_certain_from_the_second_run_on(slower, made, missing, found):
     fast = load_policy({"base": "smoke", "name": "own", "fail_fast": True})
