@@ -37,10 +37,8 @@ def walk(command: click.Command, name: str, parent: click.Context | None = None)
 
 def options(context: click.Context) -> dict[str, str]:
     """Each option of a command with what it does."""
-    params = (
-        one for one in context.command.get_params(context) if isinstance(one, click.Option) and one.name != "help"
-    )
-    records = (one.get_help_record(context) for one in params)
+    params = (one for one in context.command.get_params(context) if isinstance(one, click.Option))
+    records = (one.get_help_record(context) for one in params if "--help" not in one.opts)
     return dict(record for record in records if record is not None)
 
 
