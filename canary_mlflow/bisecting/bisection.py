@@ -100,8 +100,8 @@ class Search:
         self.bad, self.many = self.commits[-1], math.ceil(math.log2(len(self.commits)))
 
     def planned(self) -> dict[str, Any]:
-        """How many trainings where no commit is skipped, and no step goes astray: for what repeats exactly, and for what
-        is noisy and close. `minutes`: of one; None if none was made."""
+        """How many trainings where no commit is skipped, and no step goes astray: for what repeats exactly, and for
+        what is noisy and close. `minutes`: of one; None if none was made."""
         known = (known_at(self.trainer.place(end, 0)) for end in (self.good, self.bad))
         most = 4 * MOST + 2 * ROUGHLY[-1][0] * self.many
         return {"commits": len(self.commits), "least": ENDS + self.many, "most": most,
