@@ -161,7 +161,7 @@ def watched(uri: str, run_id: str, browser: Any, place: Path) -> None:
     with window(browser, "file://", width=1060, height=680) as seen:
         seen.open(str(page))
         seen.page.set_viewport_size(
-            {"width": 960, "height": seen.page.evaluate("document.querySelector('pre').offsetHeight")}
+            {"width": 1060, "height": seen.page.evaluate("document.querySelector('pre').offsetHeight")}
         )
         save(seen, place / "watch.png")
     page.unlink()
