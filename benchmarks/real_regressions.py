@@ -1,7 +1,7 @@
 """Real regressions of trl, transformers and peft in two old environments: does `canary upgrade` see and name them?
 
     python benchmarks/real_regressions.py [--only NAME …] [--harmless] [--releases] [--out FILE]
-    python benchmarks/real_regressions.py --write docs/measured/upgrades.md
+    python benchmarks/real_regressions.py --write benchmarks/data/regressions.md
 
 Each row is a pair of releases from a public thread. benchmarks/regressions/train.py, which does not import this
 project, trains in both and says first whether the regression is there at all; then `canary upgrade` tries the same
