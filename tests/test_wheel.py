@@ -87,7 +87,9 @@ def test_pypi_shows_the_readme_with_links_that_lead_to_the_repository(wheel: Pat
     repository = "canary-mlflow/canary-mlflow"
     blob, raw = f"https://github.com/{repository}/blob/main/", f"https://raw.githubusercontent.com/{repository}/main/"
     assert [place for place in places if not place.startswith((blob, raw, "#"))] == []
-    assert {place for place in places if place.endswith(".png")} == {f"{raw}docs/pictures/{name}.png" for name in ("live", "watch")}
+    assert {place for place in places if place.endswith(".png")} == {
+        f"{raw}docs/pictures/{name}.png" for name in ("live", "watch")
+    }
     assert f"{blob}docs/tutorial.md" in places
 
 

@@ -55,11 +55,14 @@ def champion_of(run: RunFacts, model: str, session: RunFacts | None) -> Referenc
         return Reference(said=unreadable)
     version, evidence = champion_session(registry_database(), model)
     known = judged(session) if session is not None and session.tags.get(tags.VERDICT) else None
-    before = known[1].verdict if known is not None and known[1].verdict.baseline_runs else None
+    told = known[1].verdict if known is not None else None
+    before = told if told is not None and told.baseline_runs else None
     if version is None and before is None:
         return Reference(said=f"No band of a champion: {model} has none yet.")
     if before is None and evidence and evidence == run.parent:
         return Reference(said=f"This run is evidence of the champion itself, version {version}.", version=version)
+    if told is not None and before is None:
+        return Reference(said="No band of a champion: it was judged without one.", version=version)
     ids = before.baseline_runs if before else children_of(runs_database(), [evidence])[evidence]
     runs = list(read_facts(runs_database(), ids).values())
     then = before is not None and before.baseline_version != str(version)

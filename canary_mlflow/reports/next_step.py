@@ -127,7 +127,7 @@ def after_promotion(decision: Decision) -> str:
     load = f"Load it as models:/{decision.model}@champion"
     if decision.evidence_only:
         load = "It is evidence only: there are no weights to load."
-    return f"Version {decision.version} is champion now{before}. {load}"
+    return f"Version {decision.version} became champion{before}. {load}"
 
 
 def if_meant(decision: Decision) -> str:

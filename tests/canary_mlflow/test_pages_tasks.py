@@ -301,7 +301,7 @@ def test_a_jump_to_a_part_of_the_page_keeps_what_the_address_says(scene: Scene, 
     seen.until("charts.length === 1")
     seen.page.get_by_role("link", name="Samples").click()
     assert seen.page.evaluate("document.activeElement.id") == "samples"
-    assert seen.page.url.endswith("#zoom=20%2C30&open=samples")
+    seen.until("location.hash === '#zoom=20%2C30&open=samples'")  # a fold tells of it in a moment
     seen.page.goto("about:blank")
     seen.open(f"/canary/session/{scene.sessions[4]}#samples")
     seen.until("charts.length === 1")

@@ -252,11 +252,11 @@ def test_advice_is_set_apart_and_comes_last() -> None:
 @pytest.mark.parametrize(
     ("made", "expected"),
     [
-        (passed(), "Version 3 is champion now (before: version 2). Load it as models:/m@champion"),
+        (passed(), "Version 3 became champion (before: version 2). Load it as models:/m@champion"),
         (passed(promoted=False, dry_run=True), "nothing was written: without --dry-run, version 3 would be"),
         (decision(), "The champion stays version 2. Fix what is marked BLOCK and run again; if"),
         (decision(), 'canary bless m 3 --reason "…" --despite-block'),
-        (no_baseline(bootstrapped=True, promoted=True, champion_after="3"), "Version 3 is champion now. Load it as"),
+        (no_baseline(bootstrapped=True, promoted=True, champion_after="3"), "Version 3 became champion. Load it as"),
         (no_baseline(), 'To do it by hand: canary bless m 3 --reason "…"'),
         (unclear(ReasonCode.TOO_FEW_RUNS, more_runs=5), "About 5 runs per side would decide (now 3 against 3): train"),
         (unclear(ReasonCode.TOO_FEW_RUNS, more_runs=5), "train 5 seeds (repeats=5), or add them: canary gate"),

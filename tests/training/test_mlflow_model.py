@@ -75,7 +75,7 @@ def test_a_session_may_keep_its_weights_to_itself(lora: Workplace) -> None:
     said = " ".join(done.stdout.split())
     assert "evidence only: no weights to load" in said
     assert "Load it as" not in said
-    assert "Version 1 is champion now. It is evidence only: there are no weights to load." in said
+    assert "Version 1 became champion. It is evidence only: there are no weights to load." in said
 
 
 def naming_this_machine(folder: Path) -> list[str]:
