@@ -61,7 +61,11 @@ class Watching(Observer):
     def reason(self) -> str:
         """Why the run was stopped."""
         found = self.watch.hopeless
-        return f"the watch stopped it at step {found.step}: {found.stream} {found.seen} ({found.rule})" if found else ""
+        return (
+            f"the watch stopped it for what step {found.step} showed: {found.stream} {found.seen} ({found.rule})"
+            if found
+            else ""
+        )
 
     def begin(self, recorder: Recorder | None) -> None:
         self._recorder = recorder

@@ -98,7 +98,7 @@ def test_a_lost_run_is_stopped_marked_and_explained(place: Path) -> None:
     assert BROKEN_AT < stopped_at < STEPS
     assert tags["canary.watch.level"] == "stopped"
     assert tags["canary.failure"] == "instability"
-    assert "the watch stopped it at step" in tags["canary.failure_reason"] == canary.stopped
+    assert "the watch stopped it for what step" in tags["canary.failure_reason"] == canary.stopped
     assert int(tags["canary.watch.steps_saved"]) == STEPS - stopped_at
     assert 0 < int(tags["canary.watch.lead_steps"]) <= stopped_at - BROKEN_AT
     assert MlflowClient(f"sqlite:///{place}/mlflow.db").get_run(canary.run_id).info.status == "FAILED"
