@@ -325,7 +325,7 @@ RULES: Sequence[Callable[[Sides], Iterator[RootCause]]] = (
 )  # fmt: skip
 SIGNALS: Sequence[Callable[[Sides], Iterator[RootCause]]] = (contradicts, paid_otherwise, unheld, collapses)
 """To add a rule, write a function in this module and name it here. SIGNALS: a training's own signals that contradict
-each other, which tell nothing if a value is not finite or nothing trains."""
+each other, which tell nothing if a value is not finite, nothing trains, or the learning rate is another."""
 
 
 def root_causes(
@@ -342,6 +342,6 @@ def root_causes(
         return harmed is not None and units is not None and units.isdisjoint(harmed)
 
     found = [one for rule in RULES for one in rule(sides)]
-    if not any(one.rule.startswith("numbers.") for one in found):
+    if not any(one.rule.startswith(("numbers.", "rate.learning")) for one in found):
         found += [one for rule in SIGNALS for one in rule(sides)]
     return sorted(found, key=lambda one: (beside_the_point(one), -one.rank))

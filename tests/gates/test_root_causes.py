@@ -203,10 +203,11 @@ def test_a_slowdown_in_mid_run_is_told_from_a_slower_machine_by_the_runs_own_ste
     assert "time.sets-in" not in {one.rule for one in root_causes(before, slow)}
 
 
-def pairs(seed: int, order: float, held_out: float) -> Run:
+def pairs(seed: int, order: float, held_out: float, rate: float = 1e-3) -> Run:
     """A run that ends with this margin, and this one on held-out pairs, as KTO logs them: no share in order."""
     noise = np.random.default_rng(seed).normal(0, 0.7, STEPS)
-    return run(seed, {"reward_margin": np.linspace(0, 1, STEPS) ** 0.5 * order + noise, "eval_margin": [held_out]})
+    margin = np.linspace(0, 1, STEPS) ** 0.5 * order + noise
+    return run(seed, {"reward_margin": margin, "eval_margin": [held_out], "learning_rate": np.full(STEPS, rate)})
 
 
 @pytest.mark.parametrize(
@@ -226,6 +227,12 @@ def test_swapped_pairs_show_in_the_margin_or_in_that_of_held_out_pairs(
     found = root_causes(before, [pairs(seed + 10, order, held_out) for seed in range(3)])
     assert [one.rule for one in found] == (["data.contradicts"] if said else [])
     assert all(one.said.endswith(said) for one in found)
+
+
+def test_what_another_learning_rate_brings_about_is_no_cause_beside_it() -> None:
+    before = [pairs(seed, 1.2, 0.9) for seed in range(3)]
+    found = root_causes(before, [pairs(seed + 10, 0.0, 0.0, rate=0.2) for seed in range(3)])
+    assert [one.rule for one in found] == ["rate.learning"]
 
 
 CHOSEN, REJECTED = "dc5f2a3bfe1d9c01", "9a3310efb1e6d2f7"
