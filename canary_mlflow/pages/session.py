@@ -28,10 +28,12 @@ from canary_mlflow.pages.reference import Reference, away, champion_of, unplaced
 from canary_mlflow.pages.requests import registry_database, runs_database
 from canary_mlflow.pages.run import marks_of
 from canary_mlflow.pages.series import LATE, drawn_series, up_to_date
+from canary_mlflow.pages.verdict import warned
 from canary_mlflow.policies import rules_for
 from canary_mlflow.registry.acts.accepting import accepted_among
 from canary_mlflow.registry.judging.records import own_name
 from canary_mlflow.reports.charts import PANELS, SERIES, Panel, target_keys, target_of
+from canary_mlflow.reports.deciding import decided_by
 from canary_mlflow.reports.decision import Decision, Question, RunWarning
 from canary_mlflow.reports.differences import restated
 from canary_mlflow.reports.formatting import counted
@@ -282,8 +284,8 @@ class SessionPage:
         return sorted(set(self.recorded) - drawn)
 
 
-def read_page(heads: Sequence[RunFacts], first: Sequence[str] = ()) -> SessionPage:
-    """The page of one session with its champion, or of several compared."""
+def read_page(heads: Sequence[RunFacts], decision: Decision | None = None) -> SessionPage:
+    """The page of one session with its champion, or of several compared. `decision`: on that one."""
     compare = len(heads) > 1
     runs, left_out = runs_of(heads, compare=compare)
     models = {one.run.tags.get(tags.MODEL_NAME, "") for one in runs}  # of a sweep's runs, each its own
@@ -296,6 +298,7 @@ def read_page(heads: Sequence[RunFacts], first: Sequence[str] = ()) -> SessionPa
         reference = champion_of(own[0], model, heads[0])
     else:
         reference = Reference(said="No run has begun yet.")
+    first = decided_by(warned(decision, {one.run.run_id: one.run for one in runs})) if decision else ()
     return SessionPage(heads=heads, runs=runs, left_out=left_out, model=model, reference=reference, first=first)
 
 

@@ -48,7 +48,6 @@ from canary_mlflow.pages.session import (
 from canary_mlflow.pages.verdict import judged
 from canary_mlflow.reports import instabilities
 from canary_mlflow.reports.charts import GIVEN
-from canary_mlflow.reports.deciding import decided_by
 from canary_mlflow.reports.sweep import ends
 from canary_mlflow.reports.view import view_of
 from canary_mlflow.tracking.reading.database import find_run, named_like, read_facts
@@ -115,7 +114,7 @@ def session() -> Any:
     found = judged(place.head)
     if found is not None and not readers().model(found[1].model):
         found = None
-    page = newest(read_page(heads, () if found is None else decided_by(found[1])))
+    page = newest(read_page(heads, None if found is None else found[1]))
     role = place.head.tags.get(tags.ROLE)
     earlier = earlier_than(place.head) if role == "session" else []
     return page_of(
@@ -296,7 +295,7 @@ def asked_for() -> SessionPage:
     if place.head is None:
         raise UsageError("id: a model; expected a run, a session or MODEL/VERSION")
     found = None if place.head.running else judged(place.head)
-    return read_page(readable([place.head]), () if found is None else decided_by(found[1]))
+    return read_page(readable([place.head]), None if found is None else found[1])
 
 
 def names_asked() -> list[str]:

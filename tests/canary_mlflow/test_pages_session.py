@@ -522,6 +522,17 @@ def test_what_decided_comes_first_and_what_was_set_is_no_surprise(web: Any, guar
     assert all(("data-given" in rest) == (lines == "learning_rate") for lines, rest in figures)
 
 
+def test_of_a_hard_check_what_the_watch_warned_of_comes_first(web: Any, guarded: Any) -> None:
+    said = {"step": 9, "level": "CRITICAL", "rule": "r", "seen": "s", "meaning": "m", "advice": "a"}
+    found = json.dumps([{**said, "stream": "grad_norm"}])
+    tags = {"canary.model_name": guarded.model, "canary.watch.level": "critical", "canary.watch.found": found}
+    session = guarded.session(runs=2, nan_at=9, tags=tags)
+    gate(guarded.client, guarded.model, guarded.register(session), load_policy("smoke"))
+    page = web.get(f"/canary/session?id={session}").text
+    first, then = re.findall(r'<figure class="chart(?: large)?" hidden data-lines="(\w+)', page)[:2]
+    assert (first, then) == ("grad_norm", "loss")
+
+
 def test_a_policys_band_lies_at_the_same_rollouts(web: Any, recorded: Any) -> None:
     """Twice as many steps on each rollout: the champion's tenth rollout is at step 40, this run's at step 80."""
 
