@@ -74,7 +74,8 @@ def run(
     from canary_mlflow.registry.judging.unregistered import gate_session
     from canary_mlflow.registry.sessions.own import session as opened_session
 
-    numbers, rules = seeds_of(seeds), load_policy(policy)
+    numbers = seeds_of(seeds)
+    load_policy(policy)  # one that is none is refused before anything is trained
     refuse_no_command(command)
     ctx.with_resource(unwinding())
     shipped = policy in policy_names()
@@ -87,7 +88,7 @@ def run(
             train(client, opened.session_id, command, numbers, early.certain)
     except BrokeOff as error:
         say(str(error))
-        decision = gate_session(client, model, opened.session_id, rules)
+        decision = gate_session(client, model, opened.session_id, early.policy)
         print_decision(decision, full=full)
         publish_study(client, decision)
         ctx.exit(decision.exit_code or OUTSIDE)

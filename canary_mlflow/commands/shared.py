@@ -85,7 +85,8 @@ def curve_of(decision: Decision) -> list[str]:
     from canary_mlflow.tracking.stores.store import reading_store
 
     try:
-        return in_letters(reading_store(decision.store), decision) if decision.store else []
+        readable = decision.store and "***" not in decision.store  # which stands for a password
+        return in_letters(reading_store(decision.store), decision) if readable else []
     except (CanaryError, MlflowException):
         return []
 

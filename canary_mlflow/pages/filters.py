@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import filterfalse
 from typing import Any
 
 import sqlalchemy as sa
@@ -165,8 +166,13 @@ def with_setting(connection: sa.Connection, term: Term) -> tuple[list[str], Foun
     keys = params_named(connection, term.names)
     of_keys = sa.select(PARAMS.c.run_uuid, PARAMS.c.value).where(PARAMS.c.key.in_(keys))
     every = of_keys.with_only_columns(PARAMS.c.value).distinct()
-    fitting = written(term.value) if term.sign == "=" else filter(term.fits, connection.execute(every).scalars())
-    few, many = sought(connection, of_keys.where(PARAMS.c.value.in_(list(fitting))))
+    known = [] if term.sign == "=" else connection.execute(every).scalars().all()
+    fitting = written(term.value) if term.sign == "=" else [*filter(term.fits, known)]
+    fits = PARAMS.c.value.in_(fitting)
+    if len(fitting) > MATCHES:  # databases take a limited number of values
+        others = [*filterfalse(term.fits, known)]
+        fits = ~PARAMS.c.value.in_(others) if len(others) <= MATCHES else PARAMS.c.value.in_(fitting[:MATCHES])
+    few, many = sought(connection, of_keys.where(fits))
     names = [name.removeprefix(CONFIG_PREFIX) for name in term.names]
     inside = re.compile(rf'"{CONFIG_PREFIX}(?:[^"]*\.)?(?:{"|".join(map(re.escape, names))})": "([^"]*)"')
     there = sa.or_(*(TAGS.c.value.like(f'%{escaped(name)}": "%', escape="\\") for name in names))

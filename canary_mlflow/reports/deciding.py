@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,7 +52,8 @@ def in_letters(client: MlflowClient, decision: Decision) -> list[str]:
 
 def drawn(name: str, sides: dict[str, list[Series]]) -> list[str]:
     """A line for each side: its name, its curve, its first and last value."""
-    means = {side: np.mean([stretches(one) for one in some], axis=0) for side, some in sides.items()}
+    logs = all(scaled(one) is not one.values for one in chain(*sides.values()))
+    means = {side: np.mean([stretches(one, logs) for one in some], axis=0) for side, some in sides.items()}
     finite = np.concatenate([line[np.isfinite(line)] for line in means.values()])
     low, high = (finite.min(), finite.max()) if len(finite) else (0.0, 0.0)
     unit = METRICS[name].unit if name in METRICS else ""
@@ -63,7 +64,8 @@ def drawn(name: str, sides: dict[str, list[Series]]) -> list[str]:
     return lines
 
 
-def stretches(series: Series) -> Sequence[float]:
-    """The means of WIDTH stretches, as they are drawn."""
-    values, at = scaled(series), np.linspace(0, len(series.values), WIDTH + 1).astype(int).tolist()
+def stretches(series: Series, logs: bool) -> Sequence[float]:
+    """The means of WIDTH stretches, as they are drawn: of logarithms if all runs have some."""
+    values = scaled(series) if logs else series.values
+    at = np.linspace(0, len(values), WIDTH + 1).astype(int).tolist()
     return [float(values[start : max(end, start + 1)].mean()) for start, end in pairwise(at)]

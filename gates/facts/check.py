@@ -92,11 +92,11 @@ def differences(
 
 def _short_for(one: Difference, other: Difference) -> bool:
     """Whether a setting is the other by a shorter name, such as the `lr` that a script logs beside learning_rate."""
-    settings = one.group == other.group == CONFIGURATION and len(one.key) < len(other.key)
-    if not settings or (one.baseline, one.candidate) != (other.baseline, other.candidate) or "eval" in other.key:
+    if not one.group == other.group == CONFIGURATION:
         return False
-    initials = "".join(word[:1] for word in other.key.rpartition(".")[2].split("_"))
-    return one.key == initials or other.key.endswith((f"_{one.key}", f".{one.key}"))
+    alike = (one.baseline, one.candidate) == (other.baseline, other.candidate)
+    rate = one.key == "lr" and other.key.rpartition(".")[2] == "learning_rate"
+    return alike and (rate or other.key.endswith(f".{one.key}"))
 
 
 def recipe(runs: Sequence[Run]) -> dict[str, dict[str, list[str]]]:

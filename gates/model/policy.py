@@ -271,8 +271,9 @@ class Policy:
 
     def early_share(self, runs: int, missing: int) -> float:
         """The share of BLOCK's level for a look after so many runs: half of EARLY after the second one, and each time
-        half of what is left, however many are planned; of a look with no runs missing, what they leave."""
-        if not self.fail_fast:
+        half of what is left, however many are planned; of a look with no runs missing, what they leave. A policy that
+        tops up has its planned looks instead."""
+        if not self.fail_fast or self.top_up:
             return 1.0
         return EARLY * 0.5 ** max(1, runs - 1) if missing else 1.0 - EARLY
 
