@@ -579,3 +579,8 @@ def test_one_change_that_a_script_recorded_under_four_names_is_listed_once(side:
     ]
     assert listed(before, of("c", "0.01", "2")) == ["eval_warmup_steps", "warmup_steps"]  # two changes
     assert listed(before, of("d", "0.04", "1", "0.8")) == ["training.groups", "learning_rate"]  # more than the rate
+    two = [
+        side(name, configuration={"dropout": rate, "attention_dropout": rate})
+        for name, rate in (("e", "0"), ("f", "0.1"))
+    ]
+    assert listed(*two) == ["attention_dropout", "dropout"]

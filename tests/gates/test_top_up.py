@@ -433,6 +433,8 @@ def test_early_looks_and_the_last_one_spend_one_level():
     assert early[:3] == pytest.approx([0.1, 0.05, 0.025])
     assert 1 - 1e-9 < sum(early) + policy.early_share(5, 0) <= 1
     assert {load_policy("smoke").early_share(runs, missing) for runs in (1, 3) for missing in (0, 2)} == {1.0}
+    planned = load_policy({"base": "smoke", "name": "own", "fail_fast": True, "top_up": True})
+    assert planned.early_share(5, 0) == 1.0
     sides = costing(0.1, 5, "champion"), costing(0.1, 3, "candidate")
     assert [judge(policy, *sides, missing=missing).policy["alpha_block"] for missing in (0, 2)] == [0.008, 0.0005]
     assert judge(policy, *sides, look=3).policy["alpha_block"] == pytest.approx(0.007)
