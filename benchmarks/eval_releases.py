@@ -66,27 +66,23 @@ for place, shake in (("plain", 0.0), ("shaken", 0.05)):
     model.save_pretrained(place)
     tokenizer.save_pretrained(place)
 """
-CHOICE = """task: pairs
-dataset_path: json
+TASK = """dataset_path: json
 dataset_kwargs: {data_files: {test: ./items.jsonl}}
 test_split: test
-output_type: multiple_choice
 doc_to_text: "{{question}}"
-doc_to_target: gold
-doc_to_choice: "{{[good, bad] if gold == 0 else [bad, good]}}"
 metadata: {version: 1.0}
 """
-WORDS = """task: boxes
-dataset_path: json
-dataset_kwargs: {data_files: {test: ./items.jsonl}}
-test_split: test
+CHOICE = f"""{TASK}task: pairs
+output_type: multiple_choice
+doc_to_target: gold
+doc_to_choice: "{{{{[good, bad] if gold == 0 else [bad, good]}}}}"
+"""
+WORDS = f"""{TASK}task: boxes
 output_type: generate_until
-doc_to_text: "{{question}}"
-doc_to_target: "{{said}}"
-generation_kwargs: {until: ["<end>"], max_gen_toks: 3, do_sample: false}
-filter_list: [{name: all, filter: [{function: take_first}]}]
-metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]
-metadata: {version: 1.0}
+doc_to_target: "{{{{said}}}}"
+generation_kwargs: {{until: ["<end>"], max_gen_toks: 3, do_sample: false}}
+filter_list: [{{name: all, filter: [{{function: take_first}}]}}]
+metric_list: [{{metric: exact_match, aggregation: mean, higher_is_better: true}}]
 """
 SAMPLES = """
 import json

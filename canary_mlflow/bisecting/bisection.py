@@ -78,9 +78,9 @@ class Bisection:
 @dataclass
 class Search:
     """`commits`: after the good one, in order, up to the bad one. `chance`: of a wrong answer in all of it. `minutes`:
-    after which no training begins; None for no limit. `again`: whether trainings of bad commits showed
-    again what does not follow from the code alone. `halted`: why nothing more is tried. `sure`: whether the last
-    metric was told."""
+    after which no training begins; None for no limit. `again`: for each further
+    training of a bad commit, whether it showed the harm once more. `halted`: why nothing more is tried. `sure`: whether
+    the last metric was told."""
 
     trainer: Trainer
     good: Commit

@@ -20,7 +20,7 @@ from canary_mlflow.reports.decision import Decision, Question
 
 ALONE, TOGETHER, GUARDED = 0.02, 0.01, 3.0
 """The limits without a policy: of a single benchmark, of the mean of several, and of each in multiples of that."""
-USUAL = "evals"
+USUAL = "evals"  # the policy's name where none is given
 FEW, MANY = 5, 50
 """Broken items of one benchmark that are shown, and with --full."""
 

@@ -22,7 +22,7 @@ from canary_mlflow.tracking.reading.database import SHORTEST, read_pairs
 from canary_mlflow.tracking.stores.read_only import LATEST, PARAMS, RUNS, TAGS
 
 MATCHES = 5000  # runs that one word or term may match
-ALL = (1 << 31) - 1
+ALL = (1 << 31) - 1  # a limit that is none: without one, databases do not sort a subquery
 Found = tuple[Mapping[str, Any], Sequence[sa.Select[Any]]]  # run → value; and queries of what is too much to read
 IDS = 50  # that may begin with a word
 SIGNS: Mapping[str, Callable[[Any, Any], Any]] = {
