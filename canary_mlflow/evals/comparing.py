@@ -20,7 +20,6 @@ from canary_mlflow.reports.decision import Decision, Question
 
 ALONE, TOGETHER, GUARDED = 0.02, 0.01, 3.0
 """The limits without a policy: of a single benchmark, of the mean of several, and of each in multiples of that."""
-USUAL = "evals"  # the policy's name where none is given
 FEW, MANY = 5, 50
 """Broken items of one benchmark that are shown, and with --full."""
 
@@ -31,10 +30,11 @@ def compare_results(
     """Compare two sides by a policy with a section `evals`; without one, `margin` is the limit. Raises UsageError for
     the same file or run on both sides."""
     refuse_same(left, right, labels[1])
+    without = [] if policy else _without_limit(left)
     policy = policy or usual_policy(left, margin)
     verdict = judge_evals(policy, left.tables, right.tables)
     return Decision(
-        verdict=replace(verdict, notes=(*verdict.notes, *_notes(policy, left, right))),
+        verdict=replace(verdict, notes=(*verdict.notes, *without, *_notes(policy, left, right))),
         model="",
         question=Question.FILES,
         baseline_label=labels[0],
@@ -84,13 +84,19 @@ def usual_policy(left: Results, margin: float | None) -> Policy:
     rules: dict[str, Any] = {name: {"margin": limit} if len(names) == 1 else several for name in names}
     rules |= {name: {"role": "advisory", "margin": limit} for name in left.tables.keys() - set(names)}
     suite = {"suite": {"margin": limit}} if len(names) > 1 else {}
-    return load_policy({"base": "files", "name": USUAL, "evals": {**suite, **rules}})
+    return load_policy({"base": "files", "name": "evals", "evals": {**suite, **rules}})
 
 
 def _shares(tables: Sequence[Table]) -> bool:
     """Whether there are items, and their scores are shares, whose mean with others means something."""
     scores = [score for table in tables for item in table.items.values() for score in item.scored]
     return any(table.items for table in tables) and all(0 <= score <= 1 for score in scores)
+
+
+def _without_limit(left: Results) -> list[str]:
+    beyond = [name for name, tables in left.tables.items() if any(one.items for one in tables) and not _shares(tables)]
+    said = "scores beyond 0 and 1 are judged only with a limit of their own, in a --policy"
+    return [f"{said}: {listed(sorted(beyond))}"] if beyond else []
 
 
 def _notes(policy: Policy, left: Results, right: Results) -> Iterator[str]:
@@ -100,9 +106,6 @@ def _notes(policy: Policy, left: Results, right: Results) -> Iterator[str]:
         yield f"only the candidate has {listed(new)}"
     if unnamed := sorted(known - policy.evals.rules.keys() - set(new)):
         yield f"no rule of policy {policy.name} names {listed(unnamed)}"
-    beyond = [name for name, tables in left.tables.items() if any(one.items for one in tables) and not _shares(tables)]
-    if limitless := sorted(name for name in beyond if policy.name == USUAL):
-        yield f"scores beyond 0 and 1 are judged only with a limit of their own, in a --policy: {listed(limitless)}"
     for name, tables in sorted(left.tables.items()):
         if tables[0].grouped and name in policy.evals.rules:
             yield f"{name}: items are grouped by {tables[0].grouped}"
