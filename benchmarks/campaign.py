@@ -58,7 +58,7 @@ from campaign_tables import (  # noqa: E402  # the path is set above
     write,
 )
 from ppo_learns import drawn  # noqa: E402
-from sessions import busy_loop, runs_of  # noqa: E402
+from sessions import busy_loop, python_path, runs_of  # noqa: E402
 
 BASELINES = 5
 APART = 10  # between the first seeds of two sessions: no seed is in both
@@ -171,7 +171,7 @@ def full_hash(commit: str) -> str:
 def session(place: Path, cache: Path, words: list[str], load: str) -> dict[str, Any]:
     """Run it as a user does; the exit code, and what it took."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "CANARY_"))}
-    own = {"PYTHONPATH": str(ROOT), "CANARY_CACHE": str(cache), "CANARY_KEYS": str(place / "keys")}
+    own = {"PYTHONPATH": python_path(ROOT), "CANARY_CACHE": str(cache), "CANARY_KEYS": str(place / "keys")}
     started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     with busy_loop(load == "busy"):
         done = subprocess.run(

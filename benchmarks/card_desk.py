@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,7 +44,7 @@ class Size:
     runs: int  # of a side
     splits: int
     rounds: int
-    sessions: int
+    sessions: int  # per algorithm
     algos: tuple[str, ...]
     slower: tuple[float, ...]  # shares of a step
     session_words: tuple[str, ...] = ()
@@ -100,6 +101,11 @@ class Desk:
         """The learning rate, as a word of a command line."""
         return f"train.learning_rate={self.size.learning_rate}"
 
+    @property
+    def adapter_rate(self) -> str:
+        """LoRA's: ten times as high, the usual factor; else a session learns nothing in so few steps."""
+        return f"train.learning_rate={10 * self.size.learning_rate}"
+
 
 def make_up_a_driver() -> None:
     """For a rehearsal: what tests make up where there is no card."""
@@ -108,8 +114,14 @@ def make_up_a_driver() -> None:
     sys.modules["pynvml"] = Driver()  # type: ignore[assignment]
 
 
+def loads_early(rehearse: bool) -> bool:
+    """Whether the libraries can be loaded before the forks. PEFT imports bitsandbytes, and that asks each card for its
+    capability: a process that is forked after it cannot use CUDA. Then each unit loads them."""
+    return rehearse or find_spec("bitsandbytes") is None
+
+
 def load() -> None:
-    """The libraries of all trainings, before the forks; nothing here touches a card."""
+    """The libraries of all trainings; before the forks, this touches no card."""
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # else the question alone makes a context
     from canary_mlflow.training import worker
     from canary_mlflow.training.compose import register_schemas

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from campaign import Cell, make, plain_run, with_champion
-from card_desk import Desk
+from campaign import Cell, brief, make, plain_run, with_champion
+from card_desk import Desk, load
 from memory_on_card import LARGE, SMALL
 from on_card import Record
 from sessions import train as train_session
@@ -40,6 +40,7 @@ def train(desk: Desk, words: Sequence[str], profile: bool) -> Record:
     from canary_mlflow.training.plain import to_plain
     from canary_mlflow.training.process import CONFIG, JOB, OwnRun
 
+    load()
     (config,) = check(parse(expand(list(words))))
     plain = to_plain(config)
     os.environ |= environment(plain["hardware"])
@@ -157,7 +158,7 @@ def own_script(desk: Desk, *, canary: bool, **arguments: Any) -> Record:
 
 
 def seven_words(desk: Desk) -> list[str]:
-    return [*desk.words(LARGE, "algo=sft", "adapter=lora"), f"seed={SEED}"]
+    return [*desk.words(LARGE, "algo=sft", "adapter=lora", desk.adapter_rate, f"seed={SEED}")]
 
 
 def planned(desk: Desk) -> Record:
@@ -188,5 +189,8 @@ def seven_session(desk: Desk) -> Record:
     code = train_session(place, [*seven_words(desk), *desk.size.session_words])
     if code == OUTSIDE:
         raise RuntimeError(f"exit code {code}")
+    verdicts = [json.loads(file.read_text()) for file in place.rglob("verdict.json")]
+    verdict = brief(verdicts[-1]) if verdicts else {}
     minutes = (time.monotonic() - began) / 60
-    return {"code": code, "minutes": round(minutes, 2), "said": f"{minutes:.1f} minutes, exit code {code}"}
+    said = f"{minutes:.1f} minutes, {verdict.get('outcome', f'exit code {code}')}"
+    return {"code": code, "minutes": round(minutes, 2), "verdict": verdict, "said": said}

@@ -143,8 +143,8 @@ def kinds(desk: Desk) -> Iterator[Unit]:
     if desk.size.tiny:
         return
     for name, words in {
-        "nf4": ["adapter=lora", "quantization=nf4"],
-        "int8": ["adapter=lora", "quantization=int8"],
+        "nf4": ["adapter=lora", desk.adapter_rate, "quantization=nf4"],
+        "int8": ["adapter=lora", desk.adapter_rate, "quantization=int8"],
     }.items():
         yield _run(desk, "kinds", name, 0.6, ["algo=sft", *words, f"seed={SEED}"])
 

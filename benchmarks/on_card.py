@@ -7,7 +7,8 @@
 A part is a list of units: a training, a session, a judgement. A unit that ended is a line of JSON in the file: card,
 driver, versions, commit, figures; a verdict with its reasons. One that the file has for this class of card is skipped,
 and none is begun for which too few minutes are left. This process loads the libraries once, and forks for each unit
-before anything has touched the card, so that each training has a process and a CUDA context of its own.
+before anything has touched the card, so that each training has a process and a CUDA context of its own; with
+bitsandbytes, which only `kinds` needs, each unit loads them.
 
 `--wheels`: install these first, into their own folder, for a machine that reaches no index. `--place`: where models
 are made and stores kept; deleted at the end if it is not given. `make docs` makes tables of the file for
@@ -60,6 +61,7 @@ class Book:
     """The file of what was measured. A line that was cut off in writing is left out."""
 
     def __init__(self, file: Path, card: str) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
         self.file, self.card = file, card
         self.lines: list[Record] = []
         for line in file.read_text().splitlines() if file.exists() else ():
@@ -118,7 +120,7 @@ def measured(unit: Unit, folder: Path) -> Record:
 def _here(unit: Unit) -> Record:
     try:
         return unit.make()
-    except Exception as error:  # noqa: BLE001 - whatever breaks, the next unit is measured
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever breaks, the next unit is measured
         return {"broke": _last_line(error)}
 
 
@@ -228,8 +230,9 @@ def main() -> None:
         if asked.list:
             return listed(units, book)
         began = time.monotonic()
-        card_desk.load()
-        print(f"{facts['card']}: libraries loaded in {time.monotonic() - began:.1f} s", flush=True)
+        if card_desk.loads_early(asked.rehearse):
+            card_desk.load()
+            print(f"{facts['card']}: libraries loaded in {time.monotonic() - began:.1f} s", flush=True)
         run(units, book, facts, folder, asked.minutes - (time.monotonic() - began) / 60)
     return None
 

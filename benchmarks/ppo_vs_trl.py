@@ -23,6 +23,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from sessions import python_path
+
 ROOT = Path(__file__).resolve().parents[1]
 ORACLE = ROOT / ".oracle"
 EPOCHS, PROMPT = 4, 12
@@ -80,10 +82,10 @@ def main() -> None:
 
 def in_fresh_process(side: str, size: str, device: str) -> dict[str, float]:
     """Measure one side in a new process."""
-    paths = [str(ROOT), str(ROOT / "tests"), *([str(ORACLE)] if side.startswith("trl") else [])]
+    paths = [*([ORACLE] if side.startswith("trl") else []), ROOT / "tests", ROOT]
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(reversed(paths)),
+        "PYTHONPATH": python_path(*paths),
         "OMP_NUM_THREADS": "1",
         **({} if device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}),
         "TRL_EXPERIMENTAL_SILENCE": "1",

@@ -23,13 +23,19 @@ def train(place: Path, words: Sequence[str]) -> int:
     done = subprocess.run(
         [sys.executable, "-m", "training", *words],
         cwd=place,
-        env={**kept, "PYTHONPATH": str(ROOT)},
+        env={**kept, "PYTHONPATH": python_path(ROOT)},
         capture_output=True,
         text=True,
     )
     if done.returncode == 2:
         raise SystemExit(f"{place.name}: {done.stderr.strip()[-500:]}")
     return done.returncode
+
+
+def python_path(*first: Path) -> str:
+    """These folders, then those that this process was started with: on a machine that reaches no index they hold the
+    packages."""
+    return os.pathsep.join([*map(str, first), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 @contextlib.contextmanager

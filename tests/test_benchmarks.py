@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import forking
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PLACES = (ROOT, ROOT / "benchmarks", ROOT / "tests")  # where a benchmark finds what is ours, in this order
@@ -126,10 +127,19 @@ def test_what_is_measured_on_a_card_is_rehearsed(tmp_path: Path) -> None:
     assert [line for line in lines if "broke" in line] == [], done.stdout
     judged = {line["part"] for line in lines if {"outcomes", "shares", "sessions", "outcome"} & line.keys()}
     assert judged == {"unchanged", "slower", "policies", "card"}
+    assert {line["verdict"]["outcome"] for line in lines if line["part"] == "tiny"} <= {"PASS", "INCONCLUSIVE"}
     assert all(line["card"].startswith("rehearsal, no card") and line["packages"]["torch"] for line in lines)
     left = subprocess.run([*words, "--list"], cwd=ROOT / "benchmarks", check=True, capture_output=True, text=True)
     assert re.findall(r"(\S+) minutes left", left.stdout) == ["0.0"] * len(set(line["part"] for line in lines))
     assert "No card has been at hand" in tables_of(file)
+
+
+def test_a_session_finds_the_packages_that_its_benchmark_was_started_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that reaches no index they lie in a folder of their own."""
+    monkeypatch.setenv("PYTHONPATH", "/of/wheels")
+    code = "import pathlib, sessions; print(sessions.python_path(pathlib.Path('/first')))"
+    done = subprocess.run([forking.python(), "-c", code], cwd=ROOT / "benchmarks", capture_output=True, text=True)
+    assert done.stdout.split() == ["/first:/of/wheels"]
 
 
 def tables_of(file: Path) -> str:
