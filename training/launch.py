@@ -84,7 +84,7 @@ class Session:
 
     def train_and_judge(self, starting: Runner, planned: int) -> int:
         """Make its runs, the first with `starting`, judge them, and end it. Returns the exit code."""
-        code, recorded = 4, False
+        code, ended_well, recorded = 4, False, False
         try:
             results, remarks = self.first_runs(starting, planned)
             again, lost = self.recheck(results[-1])
@@ -103,13 +103,14 @@ class Session:
             else:
                 _say_broken(results)
             code = ended  # only now: anything that breaks earlier leaves a FAILED session
+            ended_well = code in (0, 3) and not any(map(code_of, results))
         except CanaryError as error:
             code = error.exit_code
             raise
         finally:
             if not recorded:  # the session broke off, which is also an end to record
                 self.record_runs()
-            finish_session(self.client, self.session_id, "FINISHED" if code == 0 else "FAILED")
+            finish_session(self.client, self.session_id, "FINISHED" if ended_well else "FAILED")
         return code
 
     def record_runs(self) -> None:

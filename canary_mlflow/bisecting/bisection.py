@@ -157,10 +157,14 @@ class Search:
     def confirmed(self, symptom: Symptom) -> str:
         """Find out how often it shows at the bad end, and so how many trainings tell that a commit does not show it.
         Returns why nothing can be told, or ''."""
+        if why := self.over():
+            return why
         if self.shows(symptom, self.good, 1)[0] is not Answer.GOOD:
             return f"GOOD does not train twice without it: {symptom.said}"
         least, most = FACTS_AGAIN if symptom.facts else OTHERS_AGAIN
         while len(self.again) < least or (not all(self.again) and len(self.again) < most):
+            if why := self.over():
+                return why
             self.again.append(self.shows(symptom, self.bad, 1 + len(self.again))[0] is Answer.BAD)
         if not any(self.again):
             return f"BAD shows it once and in none of {len(self.again)} more trainings: {symptom.said}"
@@ -241,9 +245,9 @@ class Search:
         theirs, mine, self.sure = list[Run](), list[Run](), False
         turns = {good: commit.sha, commit: "" if good == self.good else good.sha} if symptom.timed else {}
         for (before, _), (trainings, share) in pairwise(((0, 0.0), *looks)):
-            if over := self.over():
-                return Answer.UNTESTABLE, over
             for seed in range(first + before, first + trainings):
+                if over := self.over():
+                    return Answer.UNTESTABLE, over
                 for each in in_turn(seed, good, commit):
                     found = self.train(each, seed, turns.get(each, ""))
                     if found.ended:

@@ -14,6 +14,7 @@ from canary_mlflow.upgrading.run_comparison import LOGGED
 from canary_mlflow.upgrading.upgrade import likeliest
 
 SHOWN = 5
+COST = "What it costs, canary ab tells in a checkout; of a script of your own, judge a session with each."
 COURSES = ("loss", "grad_norm")
 """Values whose first steps are facts, and whose course is compared too."""
 
@@ -47,9 +48,9 @@ def lines(found: Upgrade) -> Iterator[str]:
     if not found.changes:
         yield "  Nothing to do: these packages are at hand already; no environment was built and nothing was tried."
     elif found.outcome == "PASS":
-        yield "  Every exact fact is equal, or differs by rounding alone. canary ab tells what it costs."
+        yield f"  Every exact fact is equal, or differs by rounding alone. {COST}"
     elif found.outcome == "INCONCLUSIVE" and not found.finding.open:
-        yield "  No fact that differs is harm by itself; canary ab tells what it costs."
+        yield f"  No fact that differs is harm by itself. {COST}"
     if found.probes:
         yield f"  {spent(found)}."
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import forking
 import numpy as np
@@ -19,6 +20,7 @@ import pytest
 from schemas import check
 from workplace import Workplace
 
+from canary_mlflow.bisecting import bisection
 from canary_mlflow.bisecting.bisection import Bisection, Search
 from canary_mlflow.bisecting.commits import Commit, Repository
 from canary_mlflow.bisecting.trying import Trainer, canary_command
@@ -278,11 +280,37 @@ def test_harm_that_not_every_seed_shows_is_looked_for_with_one_that_does(tmp_pat
     assert found.commit.sha == "6"
 
 
-def test_a_budget_ends_the_search_and_says_what_is_left(tmp_path: Path) -> None:
-    found = search(tmp_path, lambda at, seed, times: "KeyError at a.py in b" if at >= 6 else 1.0, minutes=0.5)
+@pytest.mark.parametrize(("minutes", "left"), [(2.5, 0), (4.5, 0), (6.5, 15), (7.5, 7)])
+def test_a_budget_ends_the_search_and_says_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: float, left: int
+) -> None:
+    """Each training takes a minute: two of the ends, four more of them, then the search."""
+    made = list[int]()
+
+    def number(at: int, seed: int, times: int) -> float | str:
+        made.append(at)
+        return "KeyError at a.py in b" if at >= 6 else 1.0
+
+    monkeypatch.setattr(bisection, "time", SimpleNamespace(monotonic=lambda: 60.0 * len(made)))
+    found = search(tmp_path, number, minutes=minutes, began=0.0)
     assert found.outcome == "INCONCLUSIVE"
-    assert "budget of 0.5 minutes" in found.why
-    assert len(found.skipped) == 15
+    assert f"budget of {minutes:g} minutes" in found.why
+    assert len(found.skipped) == left
+    assert found.trainings <= minutes
+
+
+def test_a_budget_ends_in_the_middle_of_a_noisy_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ends take 8 trainings or more, and a commit up to 8."""
+    draw, made = random.Random(1), list[int]()
+
+    def number(at: int, seed: int, times: int) -> float:
+        made.append(at)
+        return (1.3 if at >= 11 else 1.0) * math.exp(draw.gauss(0, 0.1))
+
+    monkeypatch.setattr(bisection, "time", SimpleNamespace(monotonic=lambda: 60.0 * len(made)))
+    for minutes in range(9, 40):
+        made.clear()
+        assert search(tmp_path, number, minutes=minutes + 0.5, began=0.0).trainings <= minutes + 1
 
 
 def test_another_exception_is_skipped(tmp_path: Path) -> None:

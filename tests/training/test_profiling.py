@@ -37,6 +37,11 @@ def first_run(place: Workplace) -> str:
     return str(run.info.run_id)
 
 
+def test_a_session_without_an_answer_has_not_failed_if_its_runs_have_not(profiled: Workplace) -> None:
+    (session,) = MlflowClient(profiled.uri).search_runs(["1"], "tags.`canary.role` = 'session'")
+    assert (session.data.tags["canary.verdict"], session.info.status) == ("INCONCLUSIVE", "FINISHED")
+
+
 def test_the_phases_of_a_step_are_the_whole_step(profiled: Workplace) -> None:
     ended = profiled.canary("profile", first_run(profiled), "--json")
     found = json.loads(ended.stdout)["profile"]
