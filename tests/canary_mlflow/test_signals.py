@@ -193,7 +193,7 @@ print(*said, MlflowClient().get_run(again.run_id).info.status)
 
 
 def test_a_cell_that_is_stopped_leaves_a_failed_run_and_the_next_ones_can_be_stopped_too(tmp_path: Path) -> None:
-    path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    path = str(Path(__file__).parents[1])
     ended = subprocess.run(
         [forking.python(), "-c", STOPPED_CELL], cwd=tmp_path, capture_output=True, text=True, timeout=120,
         env={**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db", "PYTHONPATH": path},
@@ -209,7 +209,7 @@ def test_a_cell_that_is_stopped_leaves_a_failed_run_and_the_next_ones_can_be_sto
 def test_a_terminated_script_whose_run_is_its_own_reads_failed(tmp_path: Path, signum: int) -> None:
     """At Python's exit MLflow ends a run that is still active, as FINISHED."""
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    path = str(Path(__file__).parents[1])
     ended = subprocess.run(
         [forking.python(), "-c", STOPPED, str(int(signum))], cwd=tmp_path, capture_output=True, text=True, timeout=120,
         env={**os.environ, "MLFLOW_TRACKING_URI": uri, "PYTHONPATH": path},
