@@ -345,8 +345,12 @@ def test_a_session_that_goes_on_grows_and_says_where_it_left(site: Site, seen: W
     assert seen.page.locator(clock).inner_text() == "300", "the header's clock is that of the charts"
     log_of(client, second, range(4, 160), 0.1)
     seen.until("all.runs[1].lines.step_time.steps.length === 159", 10)
-    for one in (run_id, second, mine.info.run_id):
+    for one in (run_id, second):
         client.set_terminated(one)
+    seen.until("all.runs.every((one) => !one.running)", 10)
+    seen.page.evaluate("refreshParts()")  # whose words are the last already, while the session itself goes on
+    assert seen.page.evaluate("document.querySelector('#status[data-running]') !== null")
+    client.set_terminated(mine.info.run_id)
     seen.until("!document.querySelector('#status[data-running]')", 30)
 
 

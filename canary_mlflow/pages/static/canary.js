@@ -14,12 +14,14 @@ async function refreshParts() {
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
   for (const part of document.querySelectorAll("[data-part]")) {
     const found = fresh.querySelector(`[data-part="${part.dataset.part}"]`);
-    if (!found || part.innerHTML === found.innerHTML) continue;
-    if (part.contains(document.activeElement) && document.activeElement !== part) continue;  // somebody reads there
-    const scrolled = part.querySelector(".scroll")?.scrollLeft || 0;
-    part.replaceChildren(...found.childNodes);
+    if (!found) continue;
+    if (part.innerHTML !== found.innerHTML) {
+      if (part.contains(document.activeElement) && document.activeElement !== part) continue;  // being read
+      const scrolled = part.querySelector(".scroll")?.scrollLeft || 0;
+      part.replaceChildren(...found.childNodes);
+      if (scrolled) part.querySelector(".scroll").scrollLeft = scrolled;
+    }
     part.toggleAttribute("data-running", found.hasAttribute("data-running"));
-    if (scrolled) part.querySelector(".scroll").scrollLeft = scrolled;
   }
   keepBanners(fresh);
 }
