@@ -21,7 +21,7 @@ PARTS: dict[str, Callable[[Desk], Iterator[Unit]]] = {}
 """Name → its units."""
 OWN_SCRIPTS: dict[str, dict[str, Any]] = {
     "fsdp2": {
-        "fsdp": "full_shard",
+        "fsdp": True,
         "fsdp_config": {
             "version": 2,
             "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",

@@ -73,15 +73,17 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 # Those of 7 s and more, the longest first, so that no worker ends up alone with one of them (make test keeps this
 # order).
 LONG = (
-    "test_faults", "test_pages_browser", "test_guard_attacks", "test_tutorial", "test_submitted_sweeps", "test_compose",
-    "test_journeys", "test_session_rows", "test_launch", "test_prune", "test_wheel", "test_own_scripts",
-    "test_guard_race", "test_pages_tasks", "test_gatekeeper", "test_eligibility", "test_top_up_again", "test_ci",
-    "test_cli", "test_webhooks", "test_guard_store", "test_top_up", "test_guard_server", "test_work_rows",
-    "test_action", "test_facts", "test_guard_people", "test_check_reward", "test_policy", "test_ppo_learns",
-    "test_db_upgrade", "test_pages", "test_algorithms", "test_report_command", "test_tracking_callback",
-    "test_tracking_outage", "test_upgrade_interrupted", "test_profiling", "test_own_reward", "test_ppo_trainer",
-    "test_watch_command", "test_any_data", "test_upgrade", "test_pages_session", "test_notebook", "test_guard_crash",
-    "test_mlflow_model", "test_interpreter", "test_planning", "test_check_weights", "test_variants",
+    "test_faults", "test_benchmarks", "test_pages_browser", "test_wheel", "test_facts", "test_guard_attacks",
+    "test_tutorial", "test_session_run", "test_submitted_sweeps", "test_fail_fast", "test_loops", "test_bisect",
+    "test_compose", "test_journeys", "test_session_rows", "test_launch", "test_prune", "test_own_scripts",
+    "test_signals", "test_guard_race", "test_pages_tasks", "test_gatekeeper", "test_eligibility", "test_top_up_again",
+    "test_ci", "test_cli", "test_webhooks", "test_launching", "test_guard_store", "test_top_up", "test_guard_server",
+    "test_work_rows", "test_action", "test_guard_people", "test_check_reward", "test_policy", "test_ppo_learns",
+    "test_trained_weights", "test_tracking_ranks", "test_db_upgrade", "test_pages", "test_algorithms",
+    "test_report_command", "test_tracking_callback", "test_tracking_outage", "test_upgrade_interrupted",
+    "test_profiling", "test_own_reward", "test_ppo_trainer", "test_watch_command", "test_any_data", "test_upgrade",
+    "test_pages_session", "test_notebook", "test_guard_crash", "test_mlflow_model", "test_interpreter", "test_planning",
+    "test_check_weights", "test_variants",
 )  # fmt: skip
 
 
