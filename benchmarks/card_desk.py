@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memory_on_card import SIZES, make_model
+from memory_on_card import SIZES, SMALL, make_model
 from memory_plan import make_data
 from root_cause import kept
 
@@ -27,6 +27,9 @@ REHEARSED = {
     "vocab_size": 512,
 }
 """Of the shapes, in a rehearsal."""
+SPOKEN = "qwen2-0.5b-spoken"
+SHAPES = SIZES | {SPOKEN: SIZES[SMALL] | {"vocab_size": 512}}
+"""`SPOKEN`: with a canary's vocabulary, as most of Qwen2's words are none of its tokenizer, and none of them pays."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +40,10 @@ class Size:
     tiny: bool
     steps: int
     policy_steps: int
-    policy_runs: tuple[int, int]  # of a champion, and of a candidate
+    policy_runs: tuple[int, int, int]  # of a champion, an unchanged candidate and one that is broken
     learning_rate: float  # at which random weights learn something in so few steps
     batch: int
+    answers: int  # of a policy's batch
     length: int
     runs: int  # of a side
     splits: int
@@ -51,12 +55,12 @@ class Size:
 
 
 FULL = Size(
-    hardware="cuda", tiny=False, steps=40, policy_steps=20, policy_runs=(3, 2), learning_rate=1e-4, batch=8, length=512,
-    runs=6, splits=20, rounds=5, sessions=5, algos=("sft", "dpo"), slower=(0.05, 0.1, 0.2),
+    hardware="cuda", tiny=False, steps=40, policy_steps=30, policy_runs=(4, 4, 2), learning_rate=1e-4, batch=8,
+    answers=32, length=512, runs=6, splits=20, rounds=5, sessions=5, algos=("sft", "dpo"), slower=(0.05, 0.1, 0.2),
 )  # fmt: skip
 TINY = Size(
-    hardware="cpu", tiny=True, steps=8, policy_steps=4, policy_runs=(2, 1), learning_rate=1e-2, batch=2, length=32,
-    runs=2, splits=2, rounds=1, sessions=1, algos=("sft",), slower=(0.2,),
+    hardware="cpu", tiny=True, steps=8, policy_steps=4, policy_runs=(2, 1, 1), learning_rate=1e-2, batch=2,
+    answers=8, length=32, runs=2, splits=2, rounds=1, sessions=1, algos=("sft",), slower=(0.2,),
     session_words=("repeats=2", "train.max_steps=8", "gate.min_steps=2", "gate.warmup_steps=1"),
 )  # fmt: skip
 
@@ -77,7 +81,7 @@ class Desk:
         """A model of that shape with random weights, and rows that fill each example; made when first asked for."""
         folder = self.folder / shape
         if not (folder / "config.json").exists():
-            make_model(SIZES[shape] | (REHEARSED if self.size.tiny else {}), folder, self.size.hardware)
+            make_model(SHAPES[shape] | (REHEARSED if self.size.tiny else {}), folder, self.size.hardware)
         if not (data := self.folder / "data.jsonl").exists():
             make_data(data)
         return folder

@@ -11,7 +11,7 @@ from typing import Any
 import card_measures as measures
 import card_verdicts as verdicts
 from campaign import Cell
-from card_desk import Desk
+from card_desk import SPOKEN, Desk
 from card_measures import SEED, TIERS
 from card_verdicts import BROKEN
 from memory_on_card import SMALL
@@ -32,6 +32,7 @@ OWN_SCRIPTS: dict[str, dict[str, Any]] = {
     "adamw-8bit": {"optim": "adamw_bnb_8bit"},
 }
 """Name → arguments of Transformers' Trainer."""
+PASSES = {"ppo": 4, "grpo": 1}  # over each batch of answers: who makes fewer learns as much at a higher rate
 
 
 def part(make_units: Callable[[Desk], Iterator[Unit]]) -> Callable[[Desk], Iterator[Unit]]:
@@ -80,17 +81,20 @@ def tiny(desk: Desk) -> Iterator[Unit]:
 
 @part
 def policies(desk: Desk) -> Iterator[Unit]:
-    """GRPO and PPO at half a billion weights: a champion, two unchanged sessions, three that are broken."""
+    """GRPO and PPO with Qwen2's layers of half a billion weights and a canary's vocabulary, 32 answers of 32 tokens: a
+    champion, two unchanged sessions, three that are broken."""
     for algo in ("ppo",) if desk.size.tiny else ("grpo", "ppo"):
-        champion, each = desk.size.policy_runs
+        champion, unchanged, broken = desk.size.policy_runs
         runs = {f"champion-{at}": "none" for at in range(champion)}
-        runs |= {f"unchanged-{at}": "none" for at in range(2 * each)}
-        runs |= {f"{fault}-{at}": fault for fault in BROKEN for at in range(each)}
+        runs |= {f"unchanged-{at}": "none" for at in range(2 * unchanged)}
+        runs |= {f"{fault}-{at}": fault for fault in BROKEN for at in range(broken)}
+        rate = desk.size.learning_rate * PASSES["ppo"] / PASSES[algo]
         for number, (name, fault) in enumerate(runs.items()):
-            words = [f"algo={algo}", f"train.max_steps={desk.size.policy_steps}", f"fault={fault}"]
-            words += ["algo.max_new_tokens=8", "train.batch_size=8"] if desk.size.tiny else []
+            words = [f"algo={algo}", f"train.max_steps={desk.size.policy_steps}", f"train.learning_rate={rate}"]
+            words += [f"train.batch_size={desk.size.answers}", "algo.max_new_tokens=32", f"fault={fault}"]
+            words += ["tier.train_rows=32", "tier.eval_rows=32", f"seed={SEED + number}"]
             words += ["fault.step=3"] if fault == "nan_batch" else []
-            yield _run(desk, "policies", f"{algo}-{name}", 1.0, [*words, f"seed={SEED + number}"])
+            yield _run(desk, "policies", f"{algo}-{name}", 0.8, words, shape=SPOKEN)
         yield _judged(desk, "policies", f"{algo}-smoke", lambda a=algo: verdicts.policies(desk, a))
 
 
@@ -156,12 +160,13 @@ def _run(
     minutes: float,
     words: Sequence[str],
     *,
+    shape: str = SMALL,
     profile: bool = False,
     heated: bool = False,
 ) -> Unit:
     def make_run() -> Record:
         with measures.heat(desk, heated):
-            return measures.train(desk, desk.words(SMALL, *words), profile)
+            return measures.train(desk, desk.words(shape, *words), profile)
 
     return Unit(part=part, name=name, minutes=minutes, make=make_run)
 

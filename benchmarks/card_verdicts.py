@@ -52,10 +52,10 @@ def slower(desk: Desk, algo: str, tier: str) -> Record:
 
 
 def policies(desk: Desk, algo: str) -> Record:
-    ours, each = desk.size.policy_runs
+    ours, unchanged, broken = desk.size.policy_runs
     champion = side(desk.runs("policies", *(f"{algo}-champion-{at}" for at in range(ours))))
-    candidates = {f"unchanged {at + 1}": ("unchanged", range(at * each, (at + 1) * each)) for at in range(2)}
-    candidates |= {fault: (fault, range(each)) for fault in BROKEN}
+    candidates = {f"unchanged {at + 1}": ("unchanged", range(at * unchanged, (at + 1) * unchanged)) for at in range(2)}
+    candidates |= {fault: (fault, range(broken)) for fault in BROKEN}
     found = {}
     for name, (kind, numbers) in candidates.items():
         candidate = side(desk.runs("policies", *(f"{algo}-{kind}-{at}" for at in numbers)))

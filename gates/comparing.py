@@ -16,7 +16,7 @@ from canary_mlflow.gates.evidence.clocks import Pairs, crowded, excuse, judged_i
 from canary_mlflow.gates.evidence.comparability import implausible, incomparable, unread, up_to_shared_end
 from canary_mlflow.gates.evidence.readings import HarmScale, Reading, harm_scale, read
 from canary_mlflow.gates.evidence.rewards import weighed_alike
-from canary_mlflow.gates.model.metrics import MEANING, metrics_with
+from canary_mlflow.gates.model.metrics import metrics_with
 from canary_mlflow.gates.model.policy import Policy
 from canary_mlflow.gates.model.records import Run
 from canary_mlflow.gates.model.rules import MetricRule, Role, Scale, Worse
@@ -76,7 +76,7 @@ def _means_otherwise(rule: MetricRule, baseline: Sequence[Run], candidate: Seque
     """A check that says why one name stands for different metrics, if the runs' callbacks were of different versions.
     Judging goes on by the other metrics, as nothing could pass from one version to the next otherwise. A candidate that
     does not say what its baseline says stays open: nobody hides a metric by leaving that out."""
-    sides = [{run.environment.get(f"{MEANING}{rule.metric}", "") for run in side} for side in (baseline, candidate)]
+    sides = [{run.meaning(rule.metric) for run in side} for side in (baseline, candidate)]
     if len(set.union(*sides)) < 2:
         return None
     what = listed(sorted(set.union(*sides) - {""}))

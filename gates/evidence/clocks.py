@@ -37,7 +37,7 @@ Reasons = dict[str, str]
 def contended(policy: Policy, baseline: Sequence[Run], candidate: Sequence[Run]) -> Reasons:
     """The runs of both sides whose clock does not count."""
     rise, sides = policy.validity.sentinel_rise, [_sentinels(policy, side) for side in (baseline, candidate)]
-    if rise is None or not all(sides):
+    if rise is None or not all(sides) or len({run.meaning("sentinel_time") for run in (*baseline, *candidate)}) > 1:
         return {}
     quiet = min(median(side.values()) for side in sides)
     return {

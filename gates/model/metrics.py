@@ -210,7 +210,12 @@ USUAL: Mapping[str, Mapping[str, Any]] = {
 series becomes one number, the spread of that to expect between equal runs, and what else a rule may state."""
 MEANING = "canary_mlflow."
 """How the key of a run's environment begins that says what one of its metrics means."""
-MEANINGS: Mapping[str, str] = {f"{MEANING}peak_memory": "counts an evaluation after the training"}
+MEANINGS: Mapping[str, str] = {
+    f"{MEANING}peak_memory": "counts an evaluation after the training",
+    **dict.fromkeys(
+        (f"{MEANING}{cost}" for cost in ("step_cost", "iteration_cost", "sentinel_time")), "counts warm kernels"
+    ),
+}
 """What runs record of metrics that meant something else in earlier versions of this package. Two sides on which such a
 metric means different things are not compared by it: unchanged code would block."""
 RECORDINGS = ("recorded", "early", "new", "absent")

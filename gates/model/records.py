@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from canary_mlflow.gates.model.items import Evaluated
-from canary_mlflow.gates.model.metrics import metrics_with
+from canary_mlflow.gates.model.metrics import MEANING, metrics_with
 
 Values = NDArray[np.float64]
 Statistic = Callable[[Values], Values]
@@ -275,6 +275,10 @@ class Run:
     def called(self) -> str:
         """How sentences name it: `seed 3` if it is known only by 32 hex digits, `run FILE` for any other."""
         return f"seed {self.seed}" if self.seed is not None and _ID.fullmatch(self.run_id) else f"run {self.run_id}"
+
+    def meaning(self, metric: str) -> str:
+        """What it says of a metric that meant something else in earlier versions; '' as in those."""
+        return self.environment.get(f"{MEANING}{metric}", "")
 
     @cached_property
     def updates(self) -> float:

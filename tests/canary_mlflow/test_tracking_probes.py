@@ -15,6 +15,7 @@ from probe_setting import setting
 
 from canary_mlflow.tracking.describing import fingerprint
 from canary_mlflow.tracking.probes import BEAT, Row, standard_probes
+from canary_mlflow.tracking.probes import sentinel as sentinel_module
 from canary_mlflow.tracking.probes.clock import Clock
 from canary_mlflow.tracking.probes.memory import resident_peak
 from canary_mlflow.tracking.probes.sentinel import Sentinel
@@ -183,6 +184,13 @@ def test_an_iterations_cost_is_in_kernels_too_and_other_devices_have_none() -> N
         sentinel.step_ended(row := {})
     sentinel.iteration_ended(row := row | {"iteration_cpu_time": 2.0})
     assert 2.0 / row["iteration_cost"] == pytest.approx(row["sentinel_time"], rel=1.0)
+
+
+def test_a_kernel_is_timed_once_its_caches_are_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, passes = sentinel_module._Kernel(), list[float]()
+    monkeypatch.setattr(kernel, "_compute", lambda: passes.append(0.5 if passes else 7.0))
+    monkeypatch.setattr(sentinel_module.time, "thread_time", lambda: sum(passes))
+    assert kernel.seconds() == 0.5
 
 
 def test_the_sentinel_leaves_the_random_numbers_alone() -> None:

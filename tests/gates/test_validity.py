@@ -38,6 +38,18 @@ def test_the_sentinel_sees_a_whole_session_that_was_contended_on_either_side(smo
         assert loss.outcome is CheckOutcome.PASS, "what is learned does not depend on the clock"
 
 
+def test_kernels_of_two_versions_are_not_compared(smoke, make_version):
+    old = each(make_version("a"), sentinel_time=[1.3, 1.25, 1.4])
+    warm = {"environment": {f"canary_mlflow.{one}": "counts warm kernels" for one in ("sentinel_time", "step_cost")}}
+    new = each(make_version("b", **warm), sentinel_time=[1.0, 1.02, 0.99])
+    verdict = judge(smoke, old, new)
+    assert (verdict.outcome, contended(smoke, old.runs, new.runs)) == (Outcome.PASS, {})
+    cost = next(check for check in verdict.checks if check.metric == "step_cost")
+    assert cost.outcome is CheckOutcome.NOT_JUDGED
+    again = each(make_version("a", **warm), sentinel_time=[1.3, 1.25, 1.4])
+    assert contended(smoke, again.runs, new.runs).keys() == {run.run_id for run in again.runs}
+
+
 def test_nothing_recorded_is_no_reason(smoke, make_version):
     bare = {"series_": {"step_cpu_time": None}}
     assert contended(smoke, make_version("a", **bare).runs, make_version("b", **bare).runs) == {}
