@@ -16,7 +16,7 @@ from canary_mlflow.gates.evidence.clocks import Pairs, crowded, excuse, judged_i
 from canary_mlflow.gates.evidence.comparability import implausible, incomparable, unread, up_to_shared_end
 from canary_mlflow.gates.evidence.readings import HarmScale, Reading, harm_scale, read
 from canary_mlflow.gates.evidence.rewards import weighed_alike
-from canary_mlflow.gates.model.metrics import metrics_with
+from canary_mlflow.gates.model.metrics import MEANING, MEANINGS, metrics_with
 from canary_mlflow.gates.model.policy import Policy
 from canary_mlflow.gates.model.records import Run
 from canary_mlflow.gates.model.rules import MetricRule, Role, Scale, Worse
@@ -75,13 +75,15 @@ def compare_metric(
 def _means_otherwise(rule: MetricRule, baseline: Sequence[Run], candidate: Sequence[Run]) -> Check | None:
     """A check that says why one name stands for different metrics, if the runs' callbacks were of different versions.
     Judging goes on by the other metrics, as nothing could pass from one version to the next otherwise. A candidate that
-    does not say what its baseline says stays open: nobody hides a metric by leaving that out."""
+    says anything but what this version records stays open: nobody hides a metric by another meaning or by none."""
     sides = [{run.meaning(rule.metric) for run in side} for side in (baseline, candidate)]
     if len(set.union(*sides)) < 2:
         return None
     what = listed(sorted(set.union(*sides) - {""}))
     reason = f"{rule.info.label} {what} in some of these runs and not in others: canary-mlflow's versions differ"
-    return undecided(rule, reason, ReasonCode.NOT_COMPARABLE, leaves_open="" in sides[1] and "" not in sides[0])
+    return undecided(
+        rule, reason, ReasonCode.NOT_COMPARABLE, leaves_open=sides[1] != {MEANINGS.get(f"{MEANING}{rule.metric}", "")}
+    )
 
 
 def _compare_runs(

@@ -265,6 +265,10 @@ def test_a_metric_that_means_something_else_in_a_later_version_of_the_callback_i
     assert untold.outcome is Outcome.INCONCLUSIVE, "a candidate does not hide its memory by not saying what it counts"
     slower = {"factor": {"step_time": 1.6}}
     assert judge(smoke, make_version("a"), make_version("b", **later, **slower)).outcome is Outcome.BLOCK
+    for metric, baseline in (("peak_memory", later), ("eval_loss", {})):
+        claimed = {"environment": {f"canary_mlflow.{metric}": "counts otherwise"}, "factor": {metric: 1.6}}
+        verdict = judge(smoke, make_version("a", **baseline), make_version("b", **claimed))
+        assert verdict.outcome is Outcome.INCONCLUSIVE, "nor by saying that it counts something else"
 
 
 @pytest.mark.parametrize("side", ["baseline", "candidate", "both"])
