@@ -29,7 +29,8 @@ REHEARSED = {
 """Of the shapes, in a rehearsal."""
 SPOKEN = "qwen2-0.5b-spoken"
 SHAPES = SIZES | {SPOKEN: SIZES[SMALL] | {"vocab_size": 512}}
-"""`SPOKEN`: with a canary's vocabulary, as most of Qwen2's words are none of its tokenizer, and none of them pays."""
+"""`SPOKEN` has a canary's vocabulary: random weights hardly ever draw one of its tokens among Qwen2's 151,936, and only
+those earn a reward."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +108,7 @@ class Desk:
 
     @property
     def adapter_rate(self) -> str:
-        """LoRA's: ten times as high, the usual factor; else a session learns nothing in so few steps."""
+        """LoRA's, ten times as high: at the usual rate it learns nothing in so few steps."""
         return f"train.learning_rate={10 * self.size.learning_rate}"
 
 
@@ -125,7 +126,7 @@ def loads_early(rehearse: bool) -> bool:
 
 
 def load() -> None:
-    """The libraries of all trainings; before the forks, this touches no card."""
+    """Load the libraries of all trainings. Before the forks it must not touch a card."""
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # else the question alone makes a context
     from canary_mlflow.training import worker
     from canary_mlflow.training.compose import register_schemas

@@ -32,7 +32,7 @@ OWN_SCRIPTS: dict[str, dict[str, Any]] = {
     "adamw-8bit": {"optim": "adamw_bnb_8bit"},
 }
 """Name → arguments of Transformers' Trainer."""
-PASSES = {"ppo": 4, "grpo": 1}  # over each batch of answers: who makes fewer learns as much at a higher rate
+PASSES = {"ppo": 4, "grpo": 1}  # over each batch of answers; fewer passes need a higher rate
 
 
 def part(make_units: Callable[[Desk], Iterator[Unit]]) -> Callable[[Desk], Iterator[Unit]]:

@@ -103,7 +103,7 @@ class Session:
             else:
                 _say_broken(results)
             code = ended  # only now: anything that breaks earlier leaves a FAILED session
-            ended_well = code in (0, 3) and not any(map(code_of, results))
+            ended_well = code == 0 or (code == 3 and not any(map(code_of, results)))
         except CanaryError as error:
             code = error.exit_code
             raise

@@ -157,15 +157,13 @@ class Search:
     def confirmed(self, symptom: Symptom) -> str:
         """Find out how often it shows at the bad end, and so how many trainings tell that a commit does not show it.
         Returns why nothing can be told, or ''."""
-        if why := self.over():
-            return why
         if self.shows(symptom, self.good, 1)[0] is not Answer.GOOD:
-            return f"GOOD does not train twice without it: {symptom.said}"
+            return self.halted or f"GOOD does not train twice without it: {symptom.said}"
         least, most = FACTS_AGAIN if symptom.facts else OTHERS_AGAIN
         while len(self.again) < least or (not all(self.again) and len(self.again) < most):
-            if why := self.over():
-                return why
             self.again.append(self.shows(symptom, self.bad, 1 + len(self.again))[0] is Answer.BAD)
+        if self.halted:
+            return self.halted
         if not any(self.again):
             return f"BAD shows it once and in none of {len(self.again)} more trainings: {symptom.said}"
         return ""
@@ -183,10 +181,8 @@ class Search:
             return Answer.BAD
         if commit.sha in self.steps:
             return Answer(self.steps[commit.sha].answer)
-        before, why = len(self.made), self.halted or self.over()
-        if why:
-            answer, said = Answer.UNTESTABLE, why
-        elif symptom.noisy:
+        before = len(self.made)
+        if symptom.noisy:
             answer, said = self.measured(symptom, self.good, commit, LOOSE, ROUGHLY, 0)
         else:
             answer, said = self.shows(symptom, commit, 0)
@@ -206,7 +202,7 @@ class Search:
         before, tried = len(self.made), [one for one in (found, last_good) if one.sha in self.steps]
         if not symptom.noisy:
             for at in range(1, 1 + self.clean(symptom) * (last_good in tried)):
-                answer, said = (Answer.UNTESTABLE, why) if (why := self.over()) else self.shows(symptom, last_good, at)
+                answer, said = self.shows(symptom, last_good, at)
                 if answer is not Answer.GOOD:
                     self.again += [False] * at + [True] if answer is Answer.BAD else []
                     self.told(last_good, answer, said, before)
@@ -229,6 +225,8 @@ class Search:
 
     def shows(self, symptom: Symptom, commit: Commit, at: int) -> Told:
         """One training of a commit; `at`: how many were before it."""
+        if over := self.over():
+            return Answer.UNTESTABLE, over
         found = self.train(commit, *turn_of(symptom, at))
         if found.ended:
             same = symptom.crash and found.kind == symptom.key

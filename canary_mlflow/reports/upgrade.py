@@ -14,7 +14,7 @@ from canary_mlflow.upgrading.run_comparison import LOGGED
 from canary_mlflow.upgrading.upgrade import likeliest
 
 SHOWN = 5
-COST = "What it costs, canary ab tells in a checkout; of a script of your own, judge a session with each."
+COST = "It says nothing about cost: run canary ab in a checkout, or gate sessions of your own script."
 COURSES = ("loss", "grad_norm")
 """Values whose first steps are facts, and whose course is compared too."""
 
